@@ -11,6 +11,7 @@ import pytest
 
 # pytest-xdist's own process loads this file too, and runs no test: what takes time is loaded by the fixtures.
 if TYPE_CHECKING:
+    from tests.support.harness import Project
     from tests.support.nodes import NodeCluster
     from tests.support.scripted_api import Script
     from tests.support.vanishing import Laptop, NewVm, Program, Vm
@@ -37,6 +38,15 @@ def node_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """This process is on a node whose root folder this is."""
     monkeypatch.setenv("HVDCLOUD_NODE_ROOT", str(tmp_path))
     return tmp_path
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Project:
+    """An empty folder as a project, on a machine without any cluster."""
+    from tests.support.harness import Project
+
+    (tmp_path / "project").mkdir()
+    return Project(folder=tmp_path / "project", state=tmp_path / "state", name="digits")
 
 
 @pytest.fixture

@@ -66,14 +66,10 @@ def test_what_is_missing_is_named(
     assert "does not have storage.objects." in answer["error"]
 
 
-def test_a_bucket_that_does_not_exist_is_no_matter_of_rights(
-    server: StorageServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_bucket_is_no_matter_of_rights(server: StorageServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(bucket_proof.BUCKET_VARIABLE, "gs://nowhere")
     assert bucket_proof.main() == {"error": "the bucket gs://nowhere does not exist"}
 
-
-# --- as a part of the boot --------------------------------------------------------------------------------------------
 
 BOOT = """
 import signal, sys
@@ -99,9 +95,7 @@ def statuses(out: str) -> list[dict[str, Any]]:
     return [json.loads(line.partition(" ")[2]) for line in out.splitlines() if line.startswith("hvdcloud-status ")]
 
 
-def test_a_node_that_is_refused_fails_and_says_which_right_it_lacks(
-    server: StorageServer, bindings: list[dict[str, Any]]
-) -> None:
+def test_a_refused_node_fails_and_says_what_it_lacks(server: StorageServer, bindings: list[dict[str, Any]]) -> None:
     bindings.clear()
     with metadata_server() as metadata:
         node = boot({entrypoint.METADATA_VARIABLE: metadata.url})
@@ -131,8 +125,3 @@ def test_a_node_that_is_told_to_end_does_not_wait(server: StorageServer, binding
     node.send_signal(signal.SIGTERM)
     out, _ = node.communicate(timeout=300)
     assert out.splitlines()[-1] == "told to end"
-
-
-def test_without_a_bucket_of_its_own_there_is_nothing_to_prove(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(bucket_proof.BUCKET_VARIABLE, raising=False)
-    assert entrypoint._prove_bucket()

@@ -9,12 +9,10 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from cryptography.hazmat.primitives.asymmetric import rsa
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
+from tests.standins.google_account import key_document
 from tests.support.harness import Project
 from tests.support.http_server import Asked, Reply, answering
 
@@ -37,26 +35,12 @@ def listener(heard: list[Asked]) -> Iterator[str]:
 
 
 @pytest.fixture
-def project(tmp_path: Path, listener: str) -> Project:
+def project(project: Project, tmp_path: Path, listener: str) -> Project:
     """With a user who is logged in to Google Cloud."""
-    (tmp_path / "project").mkdir()
-    key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
-    login: dict[str, Any] = {
-        "type": "service_account",
-        "project_id": "lab",
-        "private_key_id": "1",
-        "private_key": key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode(),
-        "client_email": "me@lab.iam.gserviceaccount.com",
-        "client_id": "1",
-        "token_uri": f"{listener}/token",
-    }
+    login = key_document(project="lab", email="me@lab.iam.gserviceaccount.com", token_uri=f"{listener}/token")
     (tmp_path / "key.json").write_text(json.dumps(login))
-    return Project(
-        folder=tmp_path / "project",
-        state=tmp_path / "state",
-        name="digits",
-        environ={"GOOGLE_APPLICATION_CREDENTIALS": str(tmp_path / "key.json")},
-    )
+    project.environ["GOOGLE_APPLICATION_CREDENTIALS"] = str(tmp_path / "key.json")
+    return project
 
 
 @pytest.mark.parametrize("command", [["list"], ["status"], ["down"], ["offers"], ["doctor"], ["config", "show"]])

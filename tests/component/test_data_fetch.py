@@ -112,9 +112,7 @@ def killed_in_the_middle(server: StorageServer, node: DataNode, objects: dict[st
     return {str(p.relative_to(tree)) for p in tree.rglob("*") if p.is_file() and not p.name.startswith(".")}
 
 
-def test_a_killed_fetch_is_resumed_without_fetching_verified_objects_again(
-    server: StorageServer, node: DataNode
-) -> None:
+def test_a_killed_fetch_resumes_without_fetching_verified_objects_again(server: StorageServer, node: DataNode) -> None:
     objects = {**small(60), "model.bin": large(80 << 20)}
     had = killed_in_the_middle(server, node, objects)
     assert len(had) >= 20

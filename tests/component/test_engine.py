@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 import socket
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -70,36 +67,14 @@ def test_a_socket_that_this_user_may_not_use_is_a_matter_of_permission(nowhere: 
     assert "usermod -aG docker" in raised.value.hint
 
 
-# --- the docker command's contexts ------------------------------------------------------------------------------------
-
-
-def context(folder: Path, name: str, *, host: str, skip_verify: bool = False, config: str | None = None) -> None:
-    """A context as the docker command stores it, below the folder that DOCKER_CONFIG names."""
-    meta = folder / "contexts" / "meta" / hashlib.sha256(name.encode()).hexdigest()
-    meta.mkdir(parents=True)
-    endpoint = {"docker": {"Host": host, "SkipTLSVerify": skip_verify}}
-    (meta / "meta.json").write_text(json.dumps({"Name": name, "Metadata": {}, "Endpoints": endpoint}))
-    if config is not None:
-        (folder / "config.json").write_text(config)
-
-
-@pytest.fixture
-def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder of the docker command's configuration."""
-    folder = tmp_path / "docker"
-    folder.mkdir()
-    monkeypatch.delenv("DOCKER_HOST", raising=False)
-    monkeypatch.delenv("DOCKER_CONTEXT", raising=False)
-    monkeypatch.setenv("DOCKER_CONFIG", str(folder))
-    monkeypatch.chdir(tmp_path)
-    return folder
-
-
 @pytest.mark.parametrize("by_environment", [True, False])
 def test_a_context_that_does_not_exist_never_becomes_this_machines_engine(
-    settings: Path, monkeypatch: pytest.MonkeyPatch, *, by_environment: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, by_environment: bool
 ) -> None:
-    (settings / "config.json").write_text('{"currentContext": "nosuch"}')
+    for name in ("DOCKER_HOST", "DOCKER_CONTEXT"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
+    (tmp_path / "config.json").write_text('{"currentContext": "nosuch"}')
     if by_environment:
         monkeypatch.setenv("DOCKER_CONTEXT", "nosuch")
     for use in (engine.connect, engine.command_environment):
@@ -107,27 +82,6 @@ def test_a_context_that_does_not_exist_never_becomes_this_machines_engine(
             use()
     other = "unset DOCKER_CONTEXT" if by_environment else "docker context use default"
     assert raised.value.hint == f"docker context ls shows the engines; {other} takes this machine's"
-
-
-# --- an engine that is too slow ---------------------------------------------------------------------------------------
-
-NEVER = 600.0
-
-
-@pytest.fixture
-def slow(monkeypatch: pytest.MonkeyPatch) -> Iterator[Script]:
-    """An engine that says its version, lists what a test gives it, and does not answer anything else."""
-    script = Script()
-    monkeypatch.setenv("DOCKER_HOST", script.url.replace("http", "tcp"))
-    version = Reply({"ApiVersion": "1.41"})
-    script.handler = lambda call: version if call.path == "/version" else Reply(delay=NEVER)
-    yield script
-    script.close()
-
-
-def silence(script: Script) -> str:
-    host = script.url.replace("http", "tcp")
-    return f"the Docker engine at DOCKER_HOST={host} did not answer within 1 s"
 
 
 def test_an_engine_that_accepts_and_never_answers_is_named(nowhere: Path) -> None:
@@ -140,16 +94,19 @@ def test_an_engine_that_accepts_and_never_answers_is_named(nowhere: Path) -> Non
     assert "docker info" in raised.value.hint
 
 
-def test_what_a_slow_engine_did_not_delete_is_left_and_named(slow: Script, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_slow_engine_did_not_delete_is_left_and_named(script: Script, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An engine that says its version and lists what there is, and does not answer anything else."""
+    host = script.url.replace("http", "tcp")
+    monkeypatch.setenv("DOCKER_HOST", host)
     monkeypatch.setattr("hvdcloud.providers.engine.nodes.DESTROY_SECONDS", 0.0)
     container = {"Names": ["/t-0"], "Id": "4711", "Labels": {"managed-by": "hvdcloud", "hvdcloud-cluster": "t"}}
-    provider = LocalProvider(engine.connect(timeout=1))
+    answers = {"version": {"ApiVersion": "1.41"}, "containers/json": [container], "networks": [], "volumes": {}}
 
     def answer(call: Call) -> Reply:
-        lists = {"containers/json": [container], "networks": [], "volumes": {}}
-        found = next((lists[name] for name in lists if call.path.endswith(f"/{name}")), None)
-        return Reply(delay=NEVER) if found is None else Reply(found)
+        found = next((answers[name] for name in answers if call.path.endswith(f"/{name}")), None)
+        return Reply(delay=600.0) if found is None else Reply(found)
 
-    slow.handler = answer
-    left = provider.destroy("t")
-    assert left == [Leftover(object="container t-0", reason=silence(slow), delete_with="docker rm -f t-0")]
+    script.handler = answer
+    left = LocalProvider(engine.connect(timeout=1)).destroy("t")
+    reason = f"the Docker engine at DOCKER_HOST={host} did not answer within 1 s"
+    assert left == [Leftover(object="container t-0", reason=reason, delete_with="docker rm -f t-0")]

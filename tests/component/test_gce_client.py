@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import importlib
-import time
-from typing import Any
 
 import pytest
 from google.auth.credentials import AnonymousCredentials
 
 from hvdcloud.google import http
-from hvdcloud.google.error_rules import Action
-from hvdcloud.google.errors import ApiError, operation_errors
+from hvdcloud.google.errors import ApiError
 from hvdcloud.providers.gce.api.client import ComputeClient
-from tests.support.scripted_api import Call, Reply, Script, refusal
+from tests.support.scripted_api import Reply, Script, refusal
 
 REQUEST_ID = "0aa1bb2c-c3dd-4ee4-9ff5-001122334455"
 
@@ -26,15 +23,7 @@ def client(script: Script, monkeypatch: pytest.MonkeyPatch) -> ComputeClient:
     return ComputeClient(project="p", credentials=AnonymousCredentials(), endpoint=script.url, retry_seconds=5)
 
 
-def operation(status: str = "DONE", **more: Any) -> Reply:
-    zone = "https://www.googleapis.com/compute/v1/projects/p/zones/us-central1-a"
-    return Reply({"kind": "compute#operation", "name": "op-1", "status": status, "zone": zone, **more})
-
-
 BODY = {"count": "2", "minCount": "2", "perInstanceProperties": {"digits-0": {}, "digits-1": {}}}
-
-
-# --- passing trouble --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -52,12 +41,10 @@ BODY = {"count": "2", "minCount": "2", "perInstanceProperties": {"digits-0": {},
     ],
     ids=lambda reply: "reset" if reply.reset else str(reply.status),
 )
-def test_passing_trouble_is_tried_again_under_the_same_request_id(
-    script: Script, client: ComputeClient, trouble: Reply
-) -> None:
+def test_passing_trouble_is_tried_again_by_the_same_id(script: Script, client: ComputeClient, trouble: Reply) -> None:
     heard: list[str] = []
     client.on_retry = heard.append
-    script.replies = [trouble, trouble, operation()]
+    script.replies = [trouble, trouble, Reply({"kind": "compute#operation", "name": "op-1", "status": "DONE"})]
 
     client.bulk_insert("us-central1-a", BODY, REQUEST_ID)
 
@@ -78,26 +65,14 @@ def test_what_would_fail_again_is_tried_once(script: Script, client: ComputeClie
     assert len(script.calls) == 1
 
 
-# --- lists ------------------------------------------------------------------------------------------------------------
-
-
 def test_every_page_is_read_and_what_did_not_answer_is_named(script: Script, client: ComputeClient) -> None:
     nothing = {"warning": {"code": "NO_RESULTS_ON_PAGE", "message": "none"}}
-    first = Reply(
-        {
-            "items": {"zones/us-central1-a": {"instances": [{"name": "digits-0"}]}, "zones/us-east1-b": nothing},
-            "nextPageToken": "t2",
-        }
-    )
-    second = Reply(
-        {
-            "items": {
-                "zones/us-central1-b": {"instances": [{"name": "digits-1"}]},
-                "zones/us-central1-c": {"warning": {"code": "UNREACHABLE", "message": "gone fishing"}},
-            },
-            "unreachables": ["projects/p/zones/us-central1-f", "projects/p/regions/europe-west4"],
-        }
-    )
+    cut_off = {"warning": {"code": "UNREACHABLE", "message": "gone fishing"}}
+    items = {"zones/us-central1-a": {"instances": [{"name": "digits-0"}]}, "zones/us-east1-b": nothing}
+    first = Reply({"items": items, "nextPageToken": "t2"})
+    items = {"zones/us-central1-b": {"instances": [{"name": "digits-1"}]}, "zones/us-central1-c": cut_off}
+    unseen = ["projects/p/zones/us-central1-f", "projects/p/regions/europe-west4"]
+    second = Reply({"items": items, "unreachables": unseen})
     script.replies = [first, refusal(503, "backendError"), first, second]
     found = client.instances("digits")
     assert [vm["name"] for vm in found.items] == ["digits-0", "digits-1"]
@@ -105,34 +80,6 @@ def test_every_page_is_read_and_what_did_not_answer_is_named(script: Script, cli
     assert [call.query.get("pageToken") for call in script.calls] == [None, ["t2"], None, ["t2"]]
 
 
-def test_an_answer_that_is_incomplete_without_saying_where_is_not_taken_as_whole(
-    script: Script, client: ComputeClient
-) -> None:
+def test_an_incomplete_answer_without_a_place_is_not_taken_as_whole(script: Script, client: ComputeClient) -> None:
     script.replies = [Reply({"items": {}, "warning": {"code": "PARTIAL_SUCCESS", "message": "some are missing"}})]
     assert client.disks(None).unseen == ("part of project p (some are missing)",)
-
-
-# --- operations -------------------------------------------------------------------------------------------------------
-
-
-def test_an_operation_is_waited_for_at_our_endpoint_until_it_is_done(script: Script, client: ComputeClient) -> None:
-    failed = {"errors": [{"code": "ZONE_RESOURCE_POOL_EXHAUSTED", "message": "no T4 in zone us-central1-a"}]}
-    script.replies = [
-        operation("RUNNING"),
-        Reply(reset=True),
-        operation("DONE", error=failed),
-    ]
-    done = client.wait(operation("PENDING").content, deadline=time.monotonic() + 30)
-    (error,) = operation_errors(done)
-    assert (error.code, error.status, error.action) == ("ZONE_RESOURCE_POOL_EXHAUSTED", None, Action.NEXT_ZONE)
-    assert {call.path for call in script.calls} == {"/compute/v1/projects/p/zones/us-central1-a/operations/op-1/wait"}
-
-
-def test_vms_that_a_list_leaves_out_are_found_by_name(script: Script, client: ComputeClient) -> None:
-    def node(call: Call) -> Reply:
-        name = call.path.split("/")[-1]
-        return refusal(404, "notFound", "The resource was not found") if name == "digits-1" else Reply({"name": name})
-
-    script.handler = node
-    found = client.instances_by_name("z", {"digits-0", "digits-1", "digits-2"})
-    assert [vm["name"] for vm in found] == ["digits-0", "digits-2"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import socket
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -37,8 +36,8 @@ IMPERSONATED = {
 
 
 @pytest.fixture
-def key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Path]:
-    """Names credentials with this content, on a machine whose network reaches nothing."""
+def key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where credentials are to be, on a machine whose network reaches nothing."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         closed = server.getsockname()[1]
     for name in ("https_proxy", "HTTPS_PROXY"):
@@ -48,25 +47,15 @@ def key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Path
     monkeypatch.setattr(ApiCalls, "reached", False)
     file = tmp_path / "key.json"
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(file))
-
-    def write(content: str) -> Path:
-        file.write_text(content)
-        return file
-
-    return write
-
-
-def external(tmp_path: Path) -> dict[str, object]:
-    (tmp_path / "token").write_text("ey")
-    return {**EXTERNAL, "credential_source": {"file": str(tmp_path / "token")}}
+    return file
 
 
 @pytest.mark.parametrize("kind", ["user", "workforce", "impersonated", "external"])
-def test_without_a_network_the_network_is_to_blame_within_seconds(
-    kind: str, key: Callable[[str], Path], tmp_path: Path
-) -> None:
-    known = {"user": USER, "workforce": WORKFORCE, "impersonated": IMPERSONATED, "external": external(tmp_path)}
-    key(json.dumps(known[kind]))
+def test_without_a_network_it_is_to_blame_within_seconds(kind: str, key: Path, tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("ey")
+    external = {**EXTERNAL, "credential_source": {"file": str(tmp_path / "token")}}
+    known = {"user": USER, "workforce": WORKFORCE, "impersonated": IMPERSONATED, "external": external}
+    key.write_text(json.dumps(known[kind]))
     with pytest.raises((ApiError, NodeError)) as raised:
         connect_client(project="p").get_project()
     error = raised.value

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 
@@ -11,10 +10,8 @@ from tests.support.harness import Project
 
 
 @pytest.fixture
-def project(tmp_path: Path) -> Project:
-    """A project whose hvdcloud.yaml is wrong, on a machine with two clusters and what is left of a third."""
-    (tmp_path / "project").mkdir()
-    project = Project(folder=tmp_path / "project", state=tmp_path / "state", name="digits")
+def project(project: Project) -> Project:
+    """With an hvdcloud.yaml that is wrong, on a machine with two clusters and what is left of a third."""
     project.write("hvdcloud.yaml", "name: digits\nnodse: 2\n")
     for name in ("digits", "letters"):
         (project.state / name).mkdir(parents=True)

@@ -37,16 +37,14 @@ class Place:
 
 
 @pytest.fixture(params=["folder", "strict"])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
-    (tmp_path / "laptop").mkdir()
-    laptop = Project(folder=tmp_path / "laptop", state=tmp_path / "state", name="any")
+def place(request: pytest.FixtureRequest, project: Project, tmp_path: Path) -> Iterator[Place]:
     if request.param == "folder":
-        yield Place(bucket=open_bucket((tmp_path / "bucket").as_uri()), laptop=laptop)
+        yield Place(bucket=open_bucket((tmp_path / "bucket").as_uri()), laptop=project)
         return
     # Two items a page: every listing is paged.
     with running_server(tmp_path / "server", page_size=2) as server:
-        laptop.environ["STORAGE_EMULATOR_HOST"] = server.url
-        yield Place(bucket=open_bucket("gs://bucket/team", endpoint=server.url, retry_seconds=5), laptop=laptop)
+        project.environ["STORAGE_EMULATOR_HOST"] = server.url
+        yield Place(bucket=open_bucket("gs://bucket/team", endpoint=server.url, retry_seconds=5), laptop=project)
 
 
 def run_id(number: int, cluster_id: str = "abcdef") -> str:

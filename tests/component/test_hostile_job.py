@@ -39,13 +39,13 @@ class Scene:
         self.record = root / "state" / "verified.json"
         self.put({"good": b"good"}, node=0)
 
-    def put(self, files: dict[str, bytes], *, node: int = 1, **changes: Any) -> None:
-        """Files with a manifest; `changes` to each of its entries."""
+    def put(self, files: dict[str, bytes], *, node: int = 1) -> None:
+        """Files with a manifest."""
         entries = []
         for file, data in files.items():
             name = object_name(file, node=node)
             info = self.bucket.write(PREFIX + name, data)
-            entries.append(entry_of(name, data, **{"generation": info.generation, **changes}))
+            entries.append(entry_of(name, data, generation=info.generation))
         manifest = Manifest(cluster=CLUSTER, run=RUN, node=node, complete=True, files=entries)
         self.put_manifest(to_json(manifest), node=node)
 
@@ -84,8 +84,6 @@ class Scene:
 def scene(tmp_path: Path) -> Scene:
     return Scene(tmp_path)
 
-
-# --- repositories ----------------------------------------------------------------------------------------------------
 
 REPOSITORY = ("HEAD", "config", "objects/info/x", "refs/heads/main")
 
@@ -164,8 +162,6 @@ def test_a_repository_that_comes_in_two_pulls_is_refused_too(scene: Scene) -> No
     assert scene.unverified() == {}
 
 
-# --- manifests -------------------------------------------------------------------------------------------------------
-
 GOOD_ENTRY = {"name": "@node-1/x", "size": 1, "crc32c": "AAAAAA==", "generation": 1, "modified": 1.0}
 
 
@@ -176,18 +172,12 @@ def manifest_with(**entry: Any) -> bytes:
 
 JUNK = {
     "not JSON": b"junk",
-    "nothing": b"",
-    "deep": b"[" * 500_000,
-    "deep value": b'{"version":1,"files":' + b"[" * 50_000 + b"]" * 50_000 + b"}",
-    "a component of 300 bytes": manifest_with(name="@node-1/" + "n" * 300),
-    "10^18 years": manifest_with(modified=9e11),
-    "10^400 bytes": manifest_with(size=10**400),
-    "10^400 seconds": manifest_with(modified=10**400),
+    "a name that leads out": manifest_with(name="@node-1/../../../x"),
     "another node's file": manifest_with(name="good"),
     "another node": manifest_with().replace(b'"node": 1', b'"node": 0'),
-    "a later version": manifest_with().replace(b'"version": 1', b'"version": 2'),
     "not UTF-8": manifest_with().replace(b"@node-1/x", b"@node-1/\xff"),
 }
+"""What else is refused: test_manifest.py."""
 
 
 @pytest.mark.parametrize("junk", JUNK.values(), ids=JUNK)
@@ -196,6 +186,7 @@ def test_one_bad_manifest_costs_its_own_nodes_files_only(scene: Scene, junk: byt
     scene.put_manifest(junk)
     error = scene.failed_pull()
     assert scene.path("@node-2/other").read_bytes() == b"other"
+    assert {path.name for path in scene.target.rglob("*")} == {RUN, "good", "@node-2", "other"}
     assert "node 1" in error.message
     assert "2 checkpoints of the other nodes arrived" in error.message
     assert error.hint.endswith("give up what this node wrote in this run")

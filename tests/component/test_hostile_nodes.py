@@ -38,9 +38,6 @@ def printed(error: HvdcloudError, laptop: Laptop) -> list[str]:
     return laptop.err.getvalue().splitlines()
 
 
-# --- a node's words -------------------------------------------------------------------------------------------------
-
-
 def test_an_error_of_a_node_is_marked_and_its_hint_is_never_ours(laptop: Laptop, new_vm: NewVm) -> None:
     answer = json.dumps({"error": f"no {EVIL}", "hint": f"sudo {EVIL}"})
     context, _, _ = laptop.context([new_vm({"hvdcloud-node stop": says(answer + "\n")})])
@@ -132,9 +129,6 @@ def test_no_answer_of_a_head_breaks_a_command(command: str, answer: str, laptop:
         commands[command]()
 
 
-# --- a closed output ------------------------------------------------------------------------------------------------
-
-
 @contextmanager
 def nobody_reads() -> Iterator[Console]:
     reader, writer = os.pipe()
@@ -184,9 +178,6 @@ def test_a_command_whose_output_nobody_reads_ends_quietly(args: list[str], tmp_p
     ended = subprocess.run([*HVDCLOUD, *args], stdout=writer, stderr=subprocess.PIPE, cwd=tmp_path, env=environ)
     os.close(writer)
     assert (ended.returncode, ended.stderr) == (141, b"")
-
-
-# --- logs of any size -----------------------------------------------------------------------------------------------
 
 
 @contextmanager
@@ -240,9 +231,7 @@ def test_a_large_log_on_a_node_is_printed_piece_by_piece(laptop: Laptop, new_vm:
     assert followed.log.metrics == {"loss": 0.25}
 
 
-def test_an_answer_without_an_end_is_not_kept_in_memory(
-    laptop: Laptop, new_vm: NewVm, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_endless_answer_stays_out_of_memory(laptop: Laptop, new_vm: NewVm, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ssh, "MOST_ANSWER", MEGABYTE)
     monkeypatch.setattr(connection, "CONNECT_SECONDS", 60.0)  # The flood itself keeps the machine busy.
 

@@ -12,39 +12,24 @@ import re
 import shutil
 import subprocess
 import tarfile
-import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from urllib.parse import parse_qs
 
 import pytest
 
 from hvdcloud.errors import UsageError
 from hvdcloud.project_files import build_files, code_files
+from tests.support.http_server import Asked, Reply, answering
 
 TREES = 150
 SEED = int(os.environ.get("HVDCLOUD_SEED", "1"))
 FOLDERS = ("data", "src", "src.d", "wandb", "a b", "[x]")
 FILES = ("a.py", "b.log", "data", "c.bin", "é.txt", "#d", "!e", "f ", os.fsdecode(b"\xe9.log"))
-WORDS = (
-    *FOLDERS,
-    *FILES,
-    "*",
-    "**",
-    "*.log",
-    "d*",
-    "?.py",
-    "[ab].*",
-    "[!a]*",
-    "[^a]*",
-    "s*c",
-    "*a",
-    "x",
-    "\\!e",
-    "\\#d",
-)
+PATTERNS = ("*", "**", "*.log", "d*", "?.py", "[ab].*", "[!a]*", "[^a]*", "s*c", "*a", "x", "\\!e", "\\#d")
+WORDS = (*FOLDERS, *FILES, *PATTERNS)
 IDENTITY = ("-c", "user.name=x", "-c", "user.email=x@lab", "-c", "init.defaultBranch=main")
 
 
@@ -140,50 +125,21 @@ def test_what_git_does_not_list_is_not_sent_and_all_else_is(tmp_path: Path) -> N
         shutil.rmtree(top)
 
 
-# --- docker ---------------------------------------------------------------------------------------------------------
-
-
-class _Builder(BaseHTTPRequestHandler):
-    """As much of an engine as `docker build` needs: it takes the build context and says that all is well."""
-
-    protocol_version = "HTTP/1.1"
-    contexts: dict[str, bytes]
-
-    def do_HEAD(self) -> None:
-        self._answer(b"")
-
-    do_GET = do_HEAD
-
-    def do_POST(self) -> None:
-        content = bytearray()
-        while size := int(self.rfile.readline().split(b";")[0], 16):
-            content += self.rfile.read(size)
-            self.rfile.readline()
-        self.rfile.readline()
-        self.contexts[self.path.partition("&t=")[2].partition("&")[0]] = bytes(content)
-        self._answer(b'{"stream": "done"}\n')
-
-    def _answer(self, body: bytes) -> None:
-        self.send_response(200)
-        for name, value in (("Api-Version", "1.41"), ("Builder-Version", "1"), ("Content-Length", str(len(body)))):
-            self.send_header(name, value)
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_: object) -> None:
-        pass
-
-
 @contextmanager
 def builder() -> Iterator[tuple[dict[str, bytes], dict[str, str]]]:
-    """The build contexts by tag, and the environment for docker."""
+    """As much of an engine as `docker build` needs: the build contexts by tag, and the environment for docker."""
     contexts: dict[str, bytes] = {}
-    handler = type("Builder", (_Builder,), {"contexts": contexts})
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        host = f"tcp://127.0.0.1:{server.server_port}"
+
+    def answer(asked: Asked) -> Reply:
+        headers = {"Api-Version": "1.41", "Builder-Version": "1"}
+        if asked.method != "POST":
+            return Reply(headers=headers)
+        contexts[parse_qs(asked.query)["t"][0]] = asked.body
+        return Reply({"stream": "done"}, headers=headers)
+
+    with answering(answer) as url:
+        host = url.replace("http", "tcp")
         yield contexts, {**os.environ, "DOCKER_HOST": host, "DOCKER_BUILDKIT": "0", "DOCKER_CONTEXT": ""}
-        server.shutdown()
 
 
 def docker_tree(root: Path, number: int) -> Path:

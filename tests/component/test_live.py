@@ -41,13 +41,9 @@ at 12:34:56 from 2600:1900:4000::a:1
 """
 
 
-def anonymizer() -> Anonymizer:
-    project, name, user, machine = MINE
-    return Anonymizer({project: "my-project", name: "live"}, {user: "me", machine: "my-laptop"})
-
-
 def test_nothing_tells_whose_project_it_was() -> None:
-    taker = anonymizer()
+    project, name, user, machine = MINE
+    taker = Anonymizer({project: "my-project", name: "live"}, {user: "me", machine: "my-laptop"})
     text = taker.document(OPERATION) + taker.text(SERIAL)
     for mine in (
         *MINE, "10.128.0.7", "34.72.11.9", "42:01:0a:80", "2600:1900", "AAAAC3", "ya29", "smith", "ann-ci", "4611686",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -12,10 +11,9 @@ from tests.support.harness import Project
 
 
 @pytest.mark.parametrize("line", ["--help", "list --name x"])
-def test_help_and_list_do_not_load_the_client_of_compute_engine(line: str, tmp_path: Path) -> None:
-    project = Project(folder=tmp_path, state=tmp_path / "state", name="x")
+def test_help_and_list_do_not_load_the_client_of_compute_engine(line: str, project: Project) -> None:
     program = (
         "import sys; from hvdcloud.cli.main import _run; _run(sys.argv[1:])\n"
         "sys.exit('google.cloud.compute_v1' in sys.modules)"
     )
-    subprocess.run([sys.executable, "-c", program, *line.split()], check=True, env=project.env(), cwd=tmp_path)
+    subprocess.run([sys.executable, "-c", program, *line.split()], check=True, env=project.env(), cwd=project.folder)

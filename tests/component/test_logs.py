@@ -26,20 +26,15 @@ def node(tmp_path: Path) -> Iterator[BucketNode]:
     node.vm.close()
 
 
-def keep(node: BucketNode, state: object) -> Path:
-    """The folder of a run that the node knows, without a log."""
-    folder = node.root / "var/lib/hvdcloud/runs" / RUN
-    folder.mkdir(parents=True)
-    (folder / "state.json").write_text(json.dumps(state))
-    return folder
-
-
 @pytest.mark.parametrize("follow", [False, True], ids=["once", "follow"])
 @pytest.mark.parametrize("state", [RUNNING, ENDED], ids=["running", "ended"])
 def test_what_keeps_a_head_from_reading_a_log_is_an_error_and_no_output(
     laptop: Laptop, node: BucketNode, state: object, follow: bool
 ) -> None:
-    keep(node, state)
+    # It knows the run, and has no log of it.
+    folder = node.root / "var/lib/hvdcloud/runs" / RUN
+    folder.mkdir(parents=True)
+    (folder / "state.json").write_text(json.dumps(state))
     context, _, _ = laptop.context([node.vm])
     with context, pytest.raises(NodeError) as raised:
         logs.logs(context, RUN, follow_it=follow)

@@ -38,7 +38,7 @@ from hvdcloud.storage.folder import FolderBucket
 from hvdcloud.storage.folder_tree import TEMPORARY
 from tests.support.harness import DEADLINE
 from tests.support.manifests import entry_of
-from tests.support.node_buckets import BucketNode, NewNode
+from tests.support.node_buckets import BucketNode
 from tests.support.vanishing import RUN, Laptop
 
 PREFIX = run_prefix("digits", RUN)
@@ -87,29 +87,15 @@ def laptop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Laptop:
     return Laptop(tmp_path / "laptop")
 
 
-@pytest.fixture
-def new_node(tmp_path: Path) -> Iterator[NewNode]:
-    made: list[BucketNode] = []
-
-    def make(index: int) -> BucketNode:
-        made.append(BucketNode(tmp_path / f"node-{index}", index))
-        return made[-1]
-
-    yield make
-    for node in made:
-        node.vm.close()
-
-
-@pytest.fixture
-def home(laptop: Laptop, new_node: NewNode) -> tuple[Home, list[BucketNode]]:
-    nodes = [new_node(0), new_node(1)]
-    return Home(laptop, nodes), nodes
-
-
 Scene = tuple[Home, list[BucketNode]]
 
 
-# --- to the laptop ---------------------------------------------------------------------------------------------------
+@pytest.fixture
+def home(laptop: Laptop, tmp_path: Path) -> Iterator[Scene]:
+    nodes = [BucketNode(tmp_path / f"node-{index}", index) for index in range(2)]
+    yield Home(laptop, nodes), nodes
+    for node in nodes:
+        node.vm.close()
 
 
 def test_everything_is_copied_as_it_is_and_pull_finds_it_there(home: Scene) -> None:
@@ -171,9 +157,6 @@ def test_what_is_cut_off_leaves_nothing_that_looks_like_a_checkpoint(home: Scene
     listed = [info.name for info in here.bucket.list("")]
     assert PREFIX + "large.pt" not in listed
     assert [path for path in (here.bucket.root / TEMPORARY).rglob("*") if path.is_file()] == []
-
-
-# --- a node that is not what it should be ----------------------------------------------------------------------------
 
 
 def forge(node: BucketNode, files: dict[str, bytes], *, owner: int | None = None, **changes: Any) -> None:
@@ -307,9 +290,6 @@ def test_a_node_is_asked_for_its_part_of_a_run_alone_whatever_it_offers(home: Sc
     assert ended.wait(DEADLINE)
     assert b"".join(asked).count(b"\n") == 1
     assert list(here.bucket.list("")) == []
-
-
-# --- back to the nodes -----------------------------------------------------------------------------------------------
 
 
 def test_nodes_get_what_they_lack_to_continue_and_restore_it(home: Scene, tmp_path: Path) -> None:

@@ -108,11 +108,6 @@ def wait_until_fetching(cluster: NodeCluster, bucket: Bucket) -> None:
     until(lambda: phases(cluster) == {"fetching"}, what="agents that wait for data")
 
 
-def fetcher_of(cluster: NodeCluster, name: str) -> int:
-    """Process id of a node's fetcher."""
-    return int(json.loads((cluster.root(name) / "run/hvdcloud/data.fetcher").read_text())["pid"])
-
-
 def failure_of(cluster: NodeCluster) -> HvdcloudError:
     with pytest.raises(HvdcloudError) as caught:
         result_of("digits", RunState.from_json(cluster.state())).raise_for_failure()
@@ -179,14 +174,12 @@ def test_a_fetcher_that_is_killed_is_started_again(cluster: NodeCluster, bucket:
     bucket.close()
     cluster.start_run(READS, data=bucket.request())
     wait_until_fetching(cluster, bucket)
-    os.kill(fetcher_of(cluster, "n0"), signal.SIGKILL)
+    fetcher = json.loads((cluster.root("n0") / "run/hvdcloud/data.fetcher").read_text())["pid"]
+    os.kill(fetcher, signal.SIGKILL)
     bucket.wait_for_callers(2)
     bucket.open()
     assert cluster.wait_done()["result"] == "succeeded"
     assert set_of(cluster, "n0") == FILES
-
-
-# -- elastic runs ------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture

@@ -40,9 +40,6 @@ def noticed() -> threading.Event:
     return threading.Event()
 
 
-# -- the notice --------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("status", [200, 503, 404, 0])
 def test_the_notice_is_heard_also_of_a_metadata_server_in_trouble(
     noticed: threading.Event, monkeypatch: pytest.MonkeyPatch, status: int
@@ -56,9 +53,6 @@ def test_the_notice_is_heard_also_of_a_metadata_server_in_trouble(
         server.preempt()
         assert noticed.wait(60)
     assert server.wrong == []
-
-
-# -- the node that leaves ----------------------------------------------------------------------------------------------
 
 
 def in_bucket(cluster: NodeCluster) -> set[str]:

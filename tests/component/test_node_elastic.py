@@ -134,9 +134,7 @@ def test_a_head_that_is_preempted_ends_the_run_with_its_end_written_down(two_nod
     assert state["checkpoints"]["complete"]
 
 
-def test_horovodrun_that_dies_over_a_loss_is_started_again_from_the_newest_checkpoint(
-    three_nodes: ElasticNodes,
-) -> None:
+def test_horovodrun_that_dies_over_a_loss_starts_again_from_the_newest_checkpoint(three_nodes: ElasticNodes) -> None:
     cluster = three_nodes
     head, one, two = cluster.names
     cluster.begin()
@@ -164,9 +162,7 @@ def test_horovodrun_that_dies_over_a_loss_is_started_again_from_the_newest_check
     assert (state["result"], state["restarts"], state["nodes_lost"]) == ("succeeded", 1, [two])
 
 
-def test_when_a_node_falls_silent_horovod_is_started_again_and_the_node_joins_when_it_wakes(
-    three_nodes: ElasticNodes,
-) -> None:
+def test_when_a_node_falls_silent_horovod_starts_again_and_the_node_joins_once_awake(three_nodes: ElasticNodes) -> None:
     cluster = three_nodes
     head, one, two = cluster.names
     cluster.begin()

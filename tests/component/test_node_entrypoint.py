@@ -69,9 +69,7 @@ def test_a_node_that_is_told_to_end_does_not_wait_for_the_metadata_server(tmp_pa
         node.communicate(timeout=300)
 
 
-def test_a_driver_that_is_mounted_is_found_by_the_loader_and_by_path(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_mounted_driver_is_found_by_the_loader_and_by_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     called = tmp_path / "called"
     ldconfig = tmp_path / "ldconfig"
     ldconfig.write_text(f"#!/bin/sh\ntouch {called}\n")

@@ -59,16 +59,13 @@ def holder(tmp_path: Path) -> Iterator[Holder]:
         process.communicate()
 
 
-def identity(path: Path) -> tuple[FileId, str]:
-    status = path.stat()
-    return (status.st_dev, status.st_ino), str(path.resolve())
-
-
 @pytest.fixture
 def files(tmp_path: Path) -> list[tuple[FileId, str]]:
-    for name in ("held", "free"):
-        (tmp_path / name).write_bytes(b"data")
-    return [identity(tmp_path / name) for name in ("held", "free")]
+    found = []
+    for path in (tmp_path.resolve() / "held", tmp_path.resolve() / "free"):
+        path.write_bytes(b"data")
+        found.append(((path.stat().st_dev, path.stat().st_ino), str(path)))
+    return found
 
 
 @pytest.mark.parametrize("how", WRITING)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -70,20 +69,6 @@ def test_stop_does_not_signal_what_has_the_supervisors_id(stranger: subprocess.P
 
     assert stranger.poll() is None
     lock.release()
-
-
-def test_what_was_found_is_neither_signalled_nor_waited_for_once_its_id_is_anothers(
-    stranger: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    found = processes.described(processes.describe_self())
-    assert found is not None
-    # Without waiting for the kernel to give the id away again, which takes as many processes as there are ids.
-    monkeypatch.setattr(found, "_pid", stranger.pid)
-
-    processes.send([found], signal.SIGKILL)
-
-    assert processes.wait_gone([found], seconds=0.0)
-    assert stranger.poll() is None
 
 
 def test_a_process_that_only_waits_to_be_reaped_is_not_waited_for() -> None:

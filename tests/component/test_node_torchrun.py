@@ -56,7 +56,7 @@ def begin(cluster: ElasticNodes, *, least: int = 1) -> None:
     answers = cluster.prepare(command, elastic={"min": least, "max": 3})
     assert all(answer.get("ok") for answer in answers), answers
     hosts = [asdict(Host(name=name, index=index, slots=1)) for index, name in enumerate(cluster.names)]
-    cluster.change_spec(cluster.head, run=RUN, hosts=hosts, np=3, gloo_timeout=1.0, **cluster.pace)
+    cluster.change_spec(cluster.head, hosts=hosts, np=3, gloo_timeout=1.0, **cluster.pace)
     assert cluster.verb(cluster.head, "launch", RUN) == {"ok": True}
     for rank in range(3):
         cluster.wait_for_log(f"[{rank}] rank {rank} of 3 begins at 0")

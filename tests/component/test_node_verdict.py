@@ -8,7 +8,6 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import psutil
@@ -70,21 +69,12 @@ def wait_ended(cluster: NodeCluster, name: str, rank: int) -> None:
     until(lambda: not runs(), seconds=DEADLINE, what=f"the end of rank {rank}")
 
 
-def launcher(cluster: NodeCluster) -> int:
-    """Process id of horovodrun."""
-    supervisor = cluster.supervisor()
-    children = Path(f"/proc/{supervisor}/task/{supervisor}/children").read_text().split()
-    return next(int(pid) for pid in children if b"horovodrun" in Path(f"/proc/{pid}/cmdline").read_bytes())
-
-
 def verdict(state: dict[str, Any]) -> tuple[str, int | None, str]:
     return state["result"], state["exit_code"], state["reason"]
 
 
 @pytest.mark.parametrize("slow", [("n0",), ("n1",), ("n0", "n1")])
-def test_a_run_that_succeeded_has_succeeded_however_late_its_agents_say_so(
-    cluster: NodeCluster, slow: tuple[str, ...]
-) -> None:
+def test_a_run_has_succeeded_however_late_its_agents_say_so(cluster: NodeCluster, slow: tuple[str, ...]) -> None:
     start(cluster, then="")
     frozen = [cluster.agent(name) for name in slow]
     send(frozen, signal.SIGSTOP)
@@ -104,7 +94,7 @@ def test_a_supervisor_that_froze_counts_what_happened_before_it_asked_for_the_en
     cluster: NodeCluster, *, stopped: bool
 ) -> None:
     start(cluster, then="")
-    supervisor, horovodrun, slow = cluster.supervisor(), launcher(cluster), cluster.agent("n1")
+    supervisor, horovodrun, slow = cluster.supervisor(), cluster.horovodrun(), cluster.agent("n1")
     send([supervisor, slow], signal.SIGSTOP)
 
     tell(cluster)

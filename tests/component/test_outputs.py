@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 from collections.abc import Mapping
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ from hvdcloud.node.uploads.loop import UploadLoop
 from hvdcloud.runs.reports import UploadReport
 from hvdcloud.storage.base import Bucket
 from hvdcloud.storage.open import open_bucket
-from tests.support.nodes import code_archive
+from tests.support.nodes import code_archive, entry
 
 CLUSTER = "digits"
 FIRST, SECOND, THIRD = (f"20261120-10150{number}-abc123" for number in range(3))
@@ -43,10 +42,7 @@ class Project:
 
     def prepare(self, run: str, *, resume: str | None = None, code: Mapping[str, bytes] = CODE, **more: Any) -> None:
         """Make the node ready for a run, as `hvdcloud run` has it done."""
-        files = [
-            {"path": path, "size": len(text), "mode": 0o644, "sha256": sha256(text).hexdigest()}
-            for path, text in code.items()
-        ]
+        files = [entry(path, text) for path, text in code.items()]
         header = {
             "run": run,
             "cluster": CLUSTER,

@@ -130,9 +130,6 @@ def test_the_home_folder_is_no_project(tmp_path: Path, monkeypatch: pytest.Monke
     assert sent(home / "project") == {"train.py"}
 
 
-# --- what hvdcloud.yaml names for a build -------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("text", ["-r .env\n", "-c .netrc\n", "-r keys/id_rsa\n", "--requirement link\n"])
 def test_requirements_bring_no_credentials_into_a_build(tmp_path: Path, text: str) -> None:
     write(tmp_path, {".env": "TOKEN=x", ".netrc": "x", "keys/id_rsa": KEY, "requirements.txt": text})

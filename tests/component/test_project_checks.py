@@ -129,9 +129,7 @@ def test_a_script_for_another_launcher_is_refused_with_the_import_that_says_so(
         pytest.param("each", SPAWNS, id="spawns"),
     ],
 )
-def test_a_script_that_may_be_right_under_a_launcher_is_not_refused(
-    folder: Path, launcher: Launcher, text: str
-) -> None:
+def test_a_script_that_may_be_right_for_a_launcher_is_not_refused(folder: Path, launcher: Launcher, text: str) -> None:
     (folder / "train.py").write_text(text)
     assert found(folder, text="python train.py", launcher=launcher)[0] is Status.OK
 
@@ -199,9 +197,6 @@ def test_what_may_be_right_is_not_refused(folder: Path, text: str) -> None:
     assert found(folder, text)[0] is Status.OK
 
 
-# --- links ----------------------------------------------------------------------------------------------------------
-
-
 def links(folder: Path) -> dict[str, str]:
     return {file.path: file.link for file in list_code(folder) if file.link is not None}
 
@@ -220,9 +215,7 @@ def links(folder: Path) -> dict[str, str]:
         ("loop", "loop", "loop"),
     ],
 )
-def test_a_link_inside_the_project_works_however_it_is_written(
-    folder: Path, link: str, written: str, sent: str
-) -> None:
+def test_a_link_inside_a_project_works_however_it_is_written(folder: Path, link: str, written: str, sent: str) -> None:
     (folder.parent / "alias").symlink_to(folder)
     (folder / link).symlink_to(written.format(folder=folder, alias=folder.parent / "alias"))
     assert links(folder) == {link: sent}

@@ -7,9 +7,7 @@ from pathlib import Path
 import pytest
 
 from hvdcloud.errors import CredentialsError, ExitCode
-from hvdcloud.image.publish.registry import (
-    auth_config,
-)
+from hvdcloud.image.publish.registry import auth_config
 from tests.standins.google_account import service_account
 
 

@@ -66,18 +66,18 @@ def test_a_file_that_is_included_in_any_way_comes_along(tmp_path: Path, line: st
     "line",
     [
         *("six", "six==1.17.0 \\\n  --hash=sha256:00 \\\n  --hash=sha256:11", "torch ; platform_machine == 'a/b'"),
+        *("six @ https://example.org/six.whl", "git+https://example.org/six.git@main#egg=six"),
+        *("-e git+https://a/b#egg=b", "-r https://example.org/r.txt", "-f https://example.org/wheels"),
         *(
-            "six @ https://example.org/six.whl",
-            "git+https://example.org/six.git@main#egg=six",
-            "-e git+https://a/b#egg=b",
-        ),
-        *(
-            "-r https://example.org/r.txt",
-            "-f https://example.org/wheels",
             "-i https://example.org/simple",
             "-f nowhere",
+            "--no-binary :all:",
+            "--pre",
+            "# -e .",
+            "six # -e .",
+            "-e",
+            "'",
         ),
-        *("--no-binary :all:", "--pre", "# -e .", "six # -e .", "-e", "'"),
     ],
 )
 def test_without_a_path_of_the_project_no_code_goes_into_the_build(tmp_path: Path, line: str) -> None:

@@ -89,15 +89,8 @@ NewScene = Callable[..., Scene]
 @pytest.fixture
 def scene(laptop: Laptop, new_vm: NewVm, monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> NewScene:
     def make(*programs: Program, ends: Sequence[Any] = (LOST, DONE), retries: int = 2, **limits: Any) -> Scene:
-        verbs = [
-            {
-                "hvdcloud-node flush": program,
-                "hvdcloud-node poweroff": says("{}\n"),
-                "hvdcloud-node state": NOTHING_LEFT,
-            }
-            for program in programs
-        ]
-        vms = [new_vm(each) for each in verbs]
+        usual = {"hvdcloud-node poweroff": says("{}\n"), "hvdcloud-node state": NOTHING_LEFT}
+        vms = [new_vm({**usual, "hvdcloud-node flush": program}) for program in programs]
         context, cluster, _ = laptop.context(vms)
         config = {"name": "digits", "nodes": len(vms), "run": {"retry": retries}, "limits": limits}
         context.config = Config.model_validate(config)

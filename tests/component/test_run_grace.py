@@ -44,11 +44,6 @@ def saved(cluster: NodeCluster) -> set[str]:
     return {path.name for path in cluster.bucket.rglob("last-*.pt")}
 
 
-def pids(cluster: NodeCluster) -> list[int]:
-    found = [path.name for name in cluster.names for path in cluster.root(name).rglob("checkpoints/*/pid-*")]
-    return [int(name[4:]) for name in found]
-
-
 def words(cluster: NodeCluster, text: str) -> list[str]:
     """The log's lines with a text, sorted."""
     return sorted(line for line in cluster.log().splitlines() if text in line)
@@ -65,7 +60,7 @@ def test_a_program_that_saves_when_it_is_stopped_is_told_once_and_has_time(clust
     assert words(cluster, "saved") == ["[0] saved", "[1] saved"], "the one that saves is not ended for the other's end"
     assert saved(cluster) == {"last-0.pt", "last-1.pt"}
     assert "[hvdcloud] waiting up to 30 s (run.grace) for the ranks to save and end" in cluster.log()
-    wait_gone(pids(cluster))
+    wait_gone(cluster.user_pids())
 
 
 @pytest.mark.parametrize(
@@ -85,7 +80,7 @@ def test_a_program_below_a_shell_is_told_once(cluster: NodeCluster, shell: str) 
     assert words(cluster, "told to end") == ["[0] told to end", "[1] told to end"]
     assert words(cluster, "saved") == ["[0] saved", "[1] saved"]
     assert saved(cluster) == {"last-0.pt", "last-1.pt"}
-    wait_gone(pids(cluster))
+    wait_gone(cluster.user_pids())
 
 
 def test_a_lost_supervisor_does_not_cut_the_grace_short(cluster: NodeCluster) -> None:
@@ -95,4 +90,4 @@ def test_a_lost_supervisor_does_not_cut_the_grace_short(cluster: NodeCluster) ->
     os.kill(cluster.supervisor(), signal.SIGKILL)
     stopping.communicate(timeout=300)
     until(lambda: "last-1.pt" in saved(cluster), what="what was saved")
-    wait_gone(pids(cluster))
+    wait_gone(cluster.user_pids())

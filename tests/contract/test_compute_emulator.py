@@ -2,43 +2,17 @@
 
 from __future__ import annotations
 
-import uuid
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from tests.standins.compute import BootDelays, Delays, Emulator, Records
+from tests.standins.compute import Emulator
 from tests.support.compute_clients import ZONE, Plain, bulk_body
 
 pytestmark = pytest.mark.nightly
 
-FAST = Delays(start=0.005, create=0.02, delete=0.02, other=0.01)
 DISK = bulk_body("x")["instanceProperties"]["disks"][0]
 DELETED = {"onHostMaintenance": "TERMINATE", "instanceTerminationAction": "DELETE"}
-
-
-@pytest.fixture(scope="module")
-def shared() -> Iterator[Emulator]:
-    boot = BootDelays(driver=0.01, pulling=0.01, pulled=0.01, starting=0.01, ready=0.01)
-    networks = {"mine": {"us-central1": "10.10.0.0/20"}}
-    with Emulator(delays=FAST, backing=Records(boot), networks=networks) as emulator:
-        yield emulator
-
-
-@pytest.fixture
-def emulator(shared: Emulator) -> Emulator:
-    shared.reset()
-    return shared
-
-
-@pytest.fixture
-def plain(emulator: Emulator) -> Iterator[Plain]:
-    with Plain(emulator) as client:
-        yield client
-
-
-# -- access and schema ---------------------------------------------------------------------------------------------
 
 
 def test_no_or_a_wrong_token_is_401(plain: Plain) -> None:
@@ -143,6 +117,7 @@ def test_what_is_not_right_is_refused(plain: Plain, method: str, path: str, stat
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_a_bulk_insert_that_compute_engine_would_refuse(plain: Plain, change: dict[str, Any], says: str) -> None:
+    plain.emulator.add_network("mine", {"us-central1": "10.10.0.0/20"})
     reply = plain.bulk(bulk_body("run-0", **change))
     assert reply.status in (400, 404)
     assert says in reply.message
@@ -161,15 +136,3 @@ def test_a_bulk_insert_that_compute_engine_would_refuse(plain: Plain, change: di
 )
 def test_a_bulk_insert_whose_names_and_counts_do_not_fit(plain: Plain, change: dict[str, Any]) -> None:
     assert plain.bulk({**bulk_body("run-0"), **change}).reason == "invalid"
-
-
-# -- lives ---------------------------------------------------------------------------------------------------------
-
-
-def test_the_same_request_id_is_the_same_operation(plain: Plain) -> None:
-    mine = str(uuid.uuid4())
-    first = plain.bulk(bulk_body("run-0"), request_id=mine).json
-    assert first["clientOperationId"] == mine
-    assert plain.bulk(bulk_body("run-0"), request_id=mine).json["name"] == first["name"]
-    assert plain.bulk(bulk_body("run-0"), zone="us-central1-b", request_id=mine).status == 400
-    assert len([one for one in plain.emulator.state.all_operations() if one["operationType"] == "bulkInsert"]) == 1

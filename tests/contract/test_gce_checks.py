@@ -26,12 +26,6 @@ NODES = "nodes@test-project.iam.gserviceaccount.com"
 
 
 @pytest.fixture
-def emulator() -> Iterator[Emulator]:
-    with Emulator() as emulator:
-        yield emulator
-
-
-@pytest.fixture
 def config(emulator: Emulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Config:
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(emulator.credentials_file(tmp_path / "key.json")))
     monkeypatch.setenv("HVDCLOUD_GOOGLE_ENDPOINT", emulator.url)
@@ -42,16 +36,12 @@ def config(emulator: Emulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     return load_config(tmp_path / "hvdcloud.yaml", flags={}, environ={"HVDCLOUD_GOOGLE_ENDPOINT": emulator.url})
 
 
-def ask(config: Config) -> list[str]:
-    """The warnings of all checks but those of storage, for which nothing stands in here."""
+def test_nothing_is_said_where_nothing_is_wrong_and_nothing_is_changed(emulator: Emulator, config: Config) -> None:
     said: list[str] = []
     checks = providers.platform(config).checks(make_spec(Context(config, Console(quiet=True))))
+    # All but those of storage, for which nothing stands in here.
     require([check for check in checks if check.name != "bucket"], warn=said.append, seconds=60)
-    return said
-
-
-def test_nothing_is_said_where_nothing_is_wrong_and_nothing_is_changed(emulator: Emulator, config: Config) -> None:
-    assert ask(config) == []
+    assert said == []
     assert {entry.http for entry in emulator.log.entries()} == {"GET"}
 
 
@@ -63,37 +53,14 @@ def zones(config: Config, **gce: Any) -> Checked:
     return found
 
 
-def test_of_a_reservation_it_is_checked_that_it_fits_and_no_quota_is_asked_for(
-    emulator: Emulator, config: Config
-) -> None:
-    for name, count in (("mine", 2), ("small", 1)):
-        emulator.reserve(name, zone=A, machine_type="n1-standard-2", count=count, gpus={"nvidia-tesla-t4": 1})
+def test_a_reservation_is_checked_to_fit_and_no_quota_is_asked_for(emulator: Emulator, config: Config) -> None:
+    emulator.reserve("mine", zone=A, machine_type="n1-standard-2", count=2, gpus={"nvidia-tesla-t4": 1})
     found = zones(config, provisioning="reservation", reservation="mine")
     assert found.status is Status.OK
     assert found.message == f"reservation mine has room for 2 nodes in {A}, and takes no quota"
     assert {entry.method for entry in emulator.log.entries()} == {"compute.reservations.aggregatedList"}
-    found = zones(config, provisioning="reservation", reservation="small")
-    assert found.exit_code is ExitCode.USAGE
-    assert found.message == f"gce.reservation small does not fit: in {A} it has 1 of 1 machine free"
-    assert found.hint == "take nodes: 1"
     found = zones(config, provisioning="reservation", reservation="other")
-    assert found.message == "gce.reservation: project test-project has no reservation other"
-    assert "gcloud compute reservations list --project test-project" in found.hint
-
-
-def test_with_flex_start_the_preemptible_quota_counts(emulator: Emulator, config: Config) -> None:
-    flex_start = {"machine_type": "g2-standard-8", "gpu": None, "provisioning": "flex-start"}
-    emulator.set_quota("PREEMPTIBLE_NVIDIA_L4_GPUS", 1, region="us-central1")
-    found = zones(config, **flex_start)
-    assert found.exit_code is ExitCode.CAPACITY
-    assert "PREEMPTIBLE_NVIDIA_L4_GPUS 2 needed, 1 of 1 free in us-central1" in found.message
-    assert "ask for more at https://console.cloud.google.com/iam-admin/quotas?project=test-project" in found.hint
-    emulator.set_quota("PREEMPTIBLE_NVIDIA_L4_GPUS", 2, region="us-central1")
-    emulator.set_quota("NVIDIA_L4_GPUS", 0, region="us-central1")
-    assert zones(config, **flex_start).message == f"quota for 2 nodes in {A}"
-
-
-# --- a node's own proof -----------------------------------------------------------------------------------------------
+    assert found.exit_code is ExitCode.USAGE
 
 
 @pytest.fixture

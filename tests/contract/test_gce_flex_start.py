@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import signal
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -17,7 +16,7 @@ from hvdcloud.providers.gce.names import request_id
 from hvdcloud.providers.gce.ops import flex_start
 from hvdcloud.providers.gce.provider import GceProvider
 from tests.standins.compute import Delays, Emulator
-from tests.support.gce_bench import A, B, Bench
+from tests.support.gce_bench import A, B, Bench, interrupt_when
 from tests.support.harness import until
 
 REQUEST = "compute.instanceGroupManagerResizeRequests.insert"
@@ -32,6 +31,7 @@ def bench(monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
     with Emulator(delays=Delays(start=0.01, create=0.05, delete=0.02, other=0.02)) as emulator:
         for region in ("us-central1", "us-west1"):
             emulator.set_quota(QUOTA, 16, region=region)
+            emulator.set_quota("NVIDIA_L4_GPUS", 0, region=region)
         yield (bench := Bench(emulator))
         emulator.faults.clear()
         assert bench.left == []
@@ -99,8 +99,7 @@ def test_all_nodes_start_at_once_when_there_is_room_and_down_deletes_what_made_t
     steps = ["making the template", "making the group", "asking for 2 VMs", "created"]
     assert [step for _, step in bench.said if "waits" not in step] == steps
     assert making.names == [f"{A}/{spec.node_name(0)}", f"{A}/{spec.node_name(1)}"]
-    found = laptop(bench).cluster(spec.name)
-    assert found is not None
+    (found,) = laptop(bench).list().clusters
     assert found.whole
     assert found.ends is not None
     vm = bench.emulator.state.vm(A, spec.node_name(1)).resource
@@ -149,19 +148,10 @@ def test_a_wait_ends_with_the_request_deleted(bench: Bench) -> None:
 
 def test_ctrl_c_cancels_the_request_and_leaves_nothing(bench: Bench) -> None:
     bench.fail({"queue": True}, method=REQUEST)
-    provider = laptop(bench)
-    plan = provider.plan(bench.spec())
-
-    def interrupt() -> None:
-        wait_for(bench, A)
-        # A signal, as the terminal sends it: the main thread waits without a deadline.
-        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
-
-    thread = threading.Thread(target=interrupt, daemon=True)
-    thread.start()
+    interrupted = interrupt_when(lambda: requests(bench).get(A) == "ACCEPTED")
     with pytest.raises(KeyboardInterrupt):
-        provider.create(plan, on_progress=bench.say)
-    thread.join()
+        bench.create(bench.spec(), laptop(bench))
+    interrupted.join()
     assert bench.calls()["compute.instanceGroupManagerResizeRequests.cancel"] == 1
     assert bench.calls()["compute.instances.delete"] == 0
     assert bench.left == []
@@ -193,23 +183,14 @@ def test_when_half_of_the_vms_are_gone_later_the_others_are_listed_and_down_leav
 
 def test_when_half_of_the_vms_are_gone_at_once_none_is_left(bench: Bench) -> None:
     provider, spec = laptop(bench, zones=[A]), bench.spec(nodes=4)
-    plan = provider.plan(spec)
-    bench.fail({"hold": "before"}, method="compute.instanceGroupManagerResizeRequests.list", skip=0)
-    error: list[BaseException] = []
-
-    def create() -> None:
-        try:
-            provider.create(plan)
-        except HvdcloudError as found:
-            error.append(found)
-
-    making = threading.Thread(target=create, daemon=True)
-    making.start()
+    bench.fail({"hold": "before"}, method="compute.instanceGroupManagerResizeRequests.list")
+    making = Making(bench, spec, provider)
     wait_for(bench, A, "SUCCEEDED")
     lose(bench, spec, 0, 2)
     bench.emulator.faults.release()
-    making.join(timeout=300)
-    assert "VM_MIN_COUNT_NOT_REACHED: 2 of 4 VMs exist after the operation" in getattr(error[0], "details", "")
+    making.end()
+    assert isinstance(making.error, HvdcloudError)
+    assert "VM_MIN_COUNT_NOT_REACHED: 2 of 4 VMs exist after the operation" in making.error.details
     assert bench.left == []
 
 
@@ -263,8 +244,7 @@ def test_down_leaves_nothing_of_an_up_that_was_killed_at_this_request(bench: Ben
         bench.fail({"queue": True}, method=REQUEST)
     spec = bench.spec()
     queue(bench, laptop(bench), spec, requests=number)
-    found = bench.another().cluster(spec.name)
-    assert found is not None
+    (found,) = bench.another().list().clusters
     assert found.id == spec.id
     assert bench.another().destroy(spec.name) == []
     assert bench.left == []

@@ -2,23 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from hvdcloud.errors import HvdcloudError
 from hvdcloud.providers.gce.provider import GceProvider
-from tests.standins.compute import Emulator
 from tests.support.gce_bench import BULK_INSERT, A, Bench
 
 INSERT, DELETE = "compute.resourcePolicies.insert", "compute.resourcePolicies.delete"
-
-
-@pytest.fixture
-def bench() -> Iterator[Bench]:
-    with Emulator() as emulator:
-        yield (bench := Bench(emulator))
-        assert bench.left == []
 
 
 def close_together(bench: Bench) -> GceProvider:
@@ -41,8 +31,7 @@ def test_two_nodes_are_of_a_policy_and_down_from_another_laptop_deletes_it_after
     assert [vm["resourcePolicies"] for vm in bench.emulator.state.instances()] == [[link], [link]]
     (node,) = provider.grow(spec, [2])
     assert bench.emulator.state.vm(A, node.name).resource["resourcePolicies"] == [link]
-    found = bench.another().cluster(spec.name)
-    assert found is not None
+    (found,) = bench.another().list().clusters
     assert f"placement {name}" in found.other_objects
     assert bench.another().destroy(spec.name) == []
 

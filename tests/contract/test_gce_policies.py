@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -14,24 +14,14 @@ from hvdcloud.config.gce import SshConfig
 from hvdcloud.errors import CredentialsError
 from hvdcloud.google.errors import ApiError, operation_errors
 from hvdcloud.providers.gce.names import request_id
-from tests.standins.compute import Emulator, Records
 from tests.support.gce_bench import A, Bench, W
 
 OS_LOGIN = "compute.requireOsLogin"
 LOCATIONS = "gcp.resourceLocations"
 
 
-@pytest.fixture
-def bench() -> Iterator[Bench]:
-    with Emulator(backing=Records()) as emulator:
-        yield (bench := Bench(emulator))
-        assert bench.left == []
-
-
 @pytest.mark.parametrize("in_operation", [False, True], ids=["answer", "operation"])
-def test_where_os_login_is_required_nodes_come_up_since_nothing_switches_it_off(
-    bench: Bench, in_operation: bool
-) -> None:
+def test_where_os_login_is_required_nodes_come_up_and_nothing_switches_it_off(bench: Bench, in_operation: bool) -> None:
     bench.emulator.enforce(OS_LOGIN, in_operation=in_operation)
     spec = bench.spec()
     plan = bench.provider.plan(spec)
@@ -55,9 +45,6 @@ def refusal(bench: Bench, body: Mapping[str, Any]) -> str:
     return "; ".join(error.message for error in operation_errors(ended))
 
 
-# --- what no other request would change -------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("in_operation", [False, True], ids=["answer", "operation"])
 def test_a_region_that_is_not_allowed_is_left_for_the_next(bench: Bench, in_operation: bool) -> None:
     bench.emulator.enforce(LOCATIONS, allowed=["us-west1"], in_operation=in_operation)
@@ -69,9 +56,7 @@ def test_a_region_that_is_not_allowed_is_left_for_the_next(bench: Bench, in_oper
 
 
 @pytest.mark.parametrize("in_operation", [False, True], ids=["answer", "operation"])
-def test_external_addresses_that_are_forbidden_end_up_with_the_way_without_them(
-    bench: Bench, in_operation: bool
-) -> None:
+def test_forbidden_external_addresses_end_up_with_the_way_without_them(bench: Bench, in_operation: bool) -> None:
     bench.emulator.enforce("compute.vmExternalIpAccess", in_operation=in_operation)
     with pytest.raises(CredentialsError, match=r"constraints/compute\.vmExternalIpAccess violated") as caught:
         bench.create(bench.spec())

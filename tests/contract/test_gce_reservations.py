@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
@@ -11,17 +10,9 @@ import pytest
 
 from hvdcloud.config.model import LimitsConfig
 from hvdcloud.errors import UsageError
-from tests.standins.compute import Emulator
 from tests.support.gce_bench import A, B, Bench
 
 T4 = {"nvidia-tesla-t4": 1}
-
-
-@pytest.fixture
-def bench() -> Iterator[Bench]:
-    with Emulator() as emulator:
-        yield (bench := Bench(emulator))
-        assert bench.left == []
 
 
 def later(hours: float) -> str:
@@ -38,9 +29,7 @@ def later(hours: float) -> str:
     ],
     ids=["plain", "that ends", "dense", "calendar mode"],
 )
-def test_nodes_are_made_of_the_reservation_in_its_zone_and_take_no_quota(
-    bench: Bench, made: dict[str, Any], model: str
-) -> None:
+def test_nodes_are_made_of_it_in_its_zone_and_take_no_quota(bench: Bench, made: dict[str, Any], model: str) -> None:
     bench.emulator.reserve("mine", zone=B, count=3, gpus=T4, **made)
     bench.emulator.set_quota("NVIDIA_T4_GPUS", 0, region="us-central1")
     provider = bench.another(reservation="mine", provisioning="reservation")

@@ -8,11 +8,9 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
-import secrets
 import time
 from collections import Counter
 from collections.abc import Iterator
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, Literal
 
@@ -26,6 +24,7 @@ from hvdcloud.providers.local.provider import LocalProvider
 from tests.support.engines import second_engine
 from tests.support.gpus import created_at_once, put_programs
 from tests.support.harness import labelled
+from tests.support.provider_backends import new_spec
 
 pytestmark = pytest.mark.engine
 
@@ -76,17 +75,8 @@ def machine(box: Box, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     assert labelled(box.client) == []
 
 
-def spec_of(folder: Path, *, nodes: int = 1) -> ClusterSpec:
-    return ClusterSpec(
-        name=f"t-{secrets.token_hex(4)}",
-        id=secrets.token_hex(3),
-        owner="tester",
-        nodes=nodes,
-        image=NODE_IMAGE,
-        bucket=(folder / "bucket").as_uri(),
-        authorized_key="ssh-ed25519 AAAA test",
-        created=datetime.now(timezone.utc),
-    )
+def cluster(folder: Path, *, nodes: int = 1) -> ClusterSpec:
+    return new_spec(NODE_IMAGE, bucket=(folder / "bucket").as_uri(), nodes=nodes)
 
 
 @contextlib.contextmanager
@@ -99,17 +89,17 @@ def up(provider: LocalProvider, spec: ClusterSpec) -> Iterator[None]:
 
 
 def test_each_node_sees_its_own_gpus_and_no_others(box: Box, tmp_path: Path) -> None:
-    provider, spec = box.provider(), spec_of(tmp_path, nodes=2)
+    provider, spec = box.provider(), cluster(tmp_path, nodes=2)
     with up(provider, spec):
         assert box.visible(spec.node_name(0)) == ["nvidia0", "nvidia1"]
         assert box.visible(spec.node_name(1)) == ["nvidia2", "nvidia3"]
-    without, plain = LocalProvider(box.client), spec_of(tmp_path)
+    without, plain = LocalProvider(box.client), cluster(tmp_path)
     with up(without, plain):
         assert [name for name in box.visible(plain.node_name(0)) if name.startswith("nvidia")] == []
 
 
 def test_gpus_of_another_cluster_are_passed_over_then_refused(box: Box, tmp_path: Path) -> None:
-    first, second, third = (spec_of(tmp_path) for _ in range(3))
+    first, second, third = (cluster(tmp_path) for _ in range(3))
     with up(box.provider(count=2), first), up(box.provider(count=2), second):
         assert box.visible(second.node_name(0)) == ["nvidia2", "nvidia3"]
         with pytest.raises(CapacityError, match=f"GPU 0 is used by cluster {first.name} of tester"):
@@ -123,7 +113,7 @@ def test_gpus_of_another_cluster_are_passed_over_then_refused(box: Box, tmp_path
 
 
 def test_a_node_that_was_lost_comes_back_with_its_share(box: Box, tmp_path: Path) -> None:
-    provider, spec = box.provider(), spec_of(tmp_path, nodes=2)
+    provider, spec = box.provider(), cluster(tmp_path, nodes=2)
     with up(provider, spec):
         box.client.api.kill(spec.node_name(1))
         provider.grow(spec, [1])
@@ -131,7 +121,7 @@ def test_a_node_that_was_lost_comes_back_with_its_share(box: Box, tmp_path: Path
 
 
 def test_a_node_that_starts_again_gets_no_gpu_that_another_cluster_has_now(box: Box, tmp_path: Path) -> None:
-    provider, spec, other = box.provider(count=2), spec_of(tmp_path), spec_of(tmp_path)
+    provider, spec, other = box.provider(count=2), cluster(tmp_path), cluster(tmp_path)
     with up(provider, spec):
         box.client.api.kill(spec.node_name(0))
         with up(box.provider(), other):
@@ -145,7 +135,7 @@ def test_a_node_that_starts_again_gets_no_gpu_that_another_cluster_has_now(box: 
 def test_of_many_that_want_the_same_gpus_at_once_no_two_get_one(box: Box, tmp_path: Path) -> None:
     """Three users each want two of four, again and again: who does not get them is told who has them."""
     for _ in range(ROUNDS):
-        specs = [spec_of(tmp_path, nodes=2) for _ in range(3)]
+        specs = [cluster(tmp_path, nodes=2) for _ in range(3)]
         providers = {spec.name: box.provider(count=2) for spec in specs}
         try:
             outcomes = created_at_once(specs, providers)

@@ -127,9 +127,7 @@ def test_plan_is_pure_and_labels_every_object(workshop: Workshop, provider: Prov
     assert workshop.left(spec.name) == []
 
 
-def test_create_leaves_nothing_when_one_node_cannot_be_made(
-    workshop: Workshop, provider: Provider, spec: ClusterSpec
-) -> None:
+def test_create_leaves_nothing_where_one_node_fails(workshop: Workshop, provider: Provider, spec: ClusterSpec) -> None:
     plan = provider.plan(spec)
     with workshop.stranger(spec.node_name(1)):
         with pytest.raises(UsageError, match=r"already exists|is taken"):
@@ -137,9 +135,7 @@ def test_create_leaves_nothing_when_one_node_cannot_be_made(
         assert [each for each in workshop.left(spec.name) if spec.node_name(1) not in each] == []
 
 
-def test_create_never_touches_a_cluster_that_another_user_made_under_the_name(
-    provider: Provider, spec: ClusterSpec
-) -> None:
+def test_create_never_touches_a_cluster_of_another_user_under_the_name(provider: Provider, spec: ClusterSpec) -> None:
     other = dataclasses.replace(spec, id=secrets.token_hex(3))
     plan_of_other = provider.plan(other)
     with made(provider, spec):
@@ -221,9 +217,6 @@ def test_a_paused_node_shows_as_frozen_and_can_be_deleted(provider: Provider, sp
         assert [node.state for node in found.nodes] == [NodeState.RUNNING, NodeState.FROZEN]
 
 
-# --- nodes that come and go ------------------------------------------------------------------------------------------
-
-
 @pytest.fixture(scope="module")
 def pair_spec(workshop: Workshop) -> Iterator[ClusterSpec]:
     """Of which nothing is left after the last test."""
@@ -287,9 +280,7 @@ def test_grow_touches_no_node_that_runs(workshop: Workshop, provider: Provider, 
     whole(provider, pair)
 
 
-def test_grow_makes_all_or_none_and_leaves_the_others_alone(
-    workshop: Workshop, provider: Provider, pair: ClusterSpec
-) -> None:
+def test_grow_makes_all_or_none_and_keeps_the_others(workshop: Workshop, provider: Provider, pair: ClusterSpec) -> None:
     with workshop.stranger(pair.node_name(3)):
         with pytest.raises(NameTakenError, match=r"already exists|is taken"):
             provider.grow(dataclasses.replace(pair, nodes=4), [2, 3])

@@ -1,13 +1,12 @@
-"""Ways of asking the stand-in of Compute Engine: plain HTTP, and Google's own library."""
+"""Asks the stand-in of Compute Engine over plain HTTP."""
 
 from __future__ import annotations
 
 import http.client
 import json
-import time
 import uuid
 from typing import Any
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import urlsplit
 
 from tests.standins.compute import Emulator
 from tests.support.harness import DEADLINE
@@ -51,23 +50,17 @@ class Plain:
     def __exit__(self, *_: object) -> None:
         self.connection.close()
 
-    def send(self, method: str, path: str, data: Any = None, headers: dict[str, str] | None = None) -> Reply:
-        sent = dict(headers or {})
+    def __call__(self, method: str, path: str, data: Any = None) -> Reply:
+        """`path` below the project."""
+        headers = {"Content-Type": "application/json"} if data is not None else {}
         if self.token is not None:
-            sent.setdefault("Authorization", f"Bearer {self.token}")
-        if data is not None and not isinstance(data, bytes):
-            data = json.dumps(data).encode()
-            sent["Content-Type"] = "application/json"
-        self.connection.request(method, path, body=data, headers=sent)
+            headers["Authorization"] = f"Bearer {self.token}"
+        body = json.dumps(data).encode() if data is not None else None
+        self.connection.request(method, f"/compute/v1/projects/test-project/{path}", body=body, headers=headers)
         return Reply(self.connection.getresponse())
 
-    def __call__(self, method: str, path: str, data: Any = None, **query: Any) -> Reply:
-        """`path` below the project."""
-        tail = f"?{urlencode(query)}" if query else ""
-        return self.send(method, f"/compute/v1/projects/test-project/{path}{tail}", data)
-
-    def bulk(self, body: dict[str, Any], *, zone: str = ZONE, request_id: str | None = None) -> Reply:
-        return self("POST", f"zones/{zone}/instances/bulkInsert", body, requestId=request_id or str(uuid.uuid4()))
+    def bulk(self, body: dict[str, Any]) -> Reply:
+        return self("POST", f"zones/{ZONE}/instances/bulkInsert?requestId={uuid.uuid4()}", body)
 
     def done(self, reply: Reply) -> dict[str, Any]:
         """The operation of this answer once it's DONE."""
@@ -78,12 +71,12 @@ class Plain:
             operation = self("POST", f"{scope}/wait").json
         return operation
 
-    def up(self, *names: str, zone: str = ZONE, **properties: Any) -> dict[str, Any]:
-        """Make these VMs; the bulkInsert's operation."""
-        return self.done(self.bulk(bulk_body(*names, **properties), zone=zone))
+    def up(self, *names: str) -> None:
+        """Make these VMs."""
+        self.done(self.bulk(bulk_body(*names)))
 
-    def instance(self, name: str, *, zone: str = ZONE) -> dict[str, Any]:
-        reply = self("GET", f"zones/{zone}/instances/{name}")
+    def instance(self, name: str) -> dict[str, Any]:
+        reply = self("GET", f"zones/{ZONE}/instances/{name}")
         assert reply.status == 200, reply.data
         return dict(reply.json)
 
@@ -122,11 +115,3 @@ def bulk_body(*names: str, **properties: Any) -> dict[str, Any]:
             **properties,
         },
     }
-
-
-def until(condition: Any, *, seconds: float = 10) -> None:
-    """Wait for it to be true."""
-    end = time.monotonic() + max(seconds, DEADLINE)
-    while not condition():
-        assert time.monotonic() < end, "it never came true"
-        time.sleep(0.01)

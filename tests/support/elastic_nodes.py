@@ -165,8 +165,6 @@ class ElasticNodes(NodeCluster):
         for name in self.names[1:]:
             self.switch_on(name)
 
-    # -- nodes ---------------------------------------------------------------------------------------------------------
-
     def switch_on(self, name: str) -> None:
         """A node that runs, or runs again."""
         words = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc", "sleep", "infinity"]
@@ -189,11 +187,11 @@ class ElasticNodes(NodeCluster):
         machine = (self.base / f"machine-{name}").read_text()
         subprocess.run(["nsenter", "--target", machine, "--pid", "sh", "-c", f"kill -{number} -1"], check=True)
 
-    def add(self, *, path: str = "") -> str:
+    def add(self) -> str:
         """One more node, of which the run does not know yet. Returns its name."""
         name = f"{self.head.rpartition('.')[0]}.{len(self.names) + 1}"
         self.names.append(name)
-        self.add_node(name, path=path)
+        self.add_node(name)
         self.switch_on(name)
         return name
 
@@ -204,13 +202,10 @@ class ElasticNodes(NodeCluster):
             machine.kill()
             machine.wait(10)
 
-    # -- the run -------------------------------------------------------------------------------------------------------
-
     def begin(
         self,
         *,
         least: int = 1,
-        most: int = 8,
         env: Mapping[str, str] | None = None,
         data: DataRequest | None = None,
     ) -> None:
@@ -218,24 +213,20 @@ class ElasticNodes(NodeCluster):
 
         Args:
             least: nodes, all of them counted.
-            most: likewise.
             env: of the workers.
             data: what nodes fetch before that; then nothing is waited for.
         """
         script = TRAINER.format(base=str(self.base), port=self._port)
-        elastic = {"min": least, "max": most}
+        elastic = {"min": least, "max": 8}
         answers = self.prepare([sys.executable, "-c", script], env=env, elastic=elastic, data=data)
         assert all(answer.get("ok") for answer in answers), answers
         hosts = [Host(name=name, index=index, slots=1) for index, name in enumerate(self.names)]
         self.change_spec(
             self.head,
-            run=RUN,
             hosts=[asdict(host) for host in hosts],
-            slots=hosts[0].slots,
             np=default_ranks(hosts),
-            horovodrun=elastic_argv(hosts=hosts, least=least, most=most, interface="lo", gloo_timeout=1),
+            horovodrun=elastic_argv(hosts=hosts, least=least, most=8, interface="lo", gloo_timeout=1),
             gloo_timeout=self.gloo_timeout,
-            stuck=self.stuck,
             **self.pace,
         )
         assert self.verb(self.head, "launch", RUN) == {"ok": True}
@@ -261,8 +252,6 @@ class ElasticNodes(NodeCluster):
     def horovodrun(self) -> int:
         """Its process id."""
         return int((self.base / "horovodrun.pid").read_text())
-
-    # -- what is seen of it --------------------------------------------------------------------------------------------
 
     def current(self) -> dict[str, Any]:
         """state.json as it is."""

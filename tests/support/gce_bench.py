@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import secrets
+import signal
+import threading
 import time
 from collections import Counter
+from collections.abc import Callable
 from datetime import datetime, timezone
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -20,13 +23,26 @@ from hvdcloud.providers.gce.api.client import ComputeClient
 from hvdcloud.providers.gce.provider import GceProvider
 from hvdcloud.remote.keys import new_key_pair
 from tests.standins.compute import Emulator
-from tests.support.harness import DEADLINE
+from tests.support.harness import DEADLINE, until
 
 BULK_INSERT = "compute.instances.bulkInsert"
 
 DELETE = "compute.instances.delete"
 
 A, B, W = "us-central1-a", "us-central1-b", "us-west1-a"
+
+
+def interrupt_when(condition: Callable[[], object]) -> threading.Thread:
+    """Ctrl-C, a signal, which also wakes the main thread from a wait, once something is so."""
+    main = threading.main_thread().ident or 0
+
+    def watch() -> None:
+        until(condition, what="the moment of Ctrl-C", pause=0.002)
+        signal.pthread_kill(main, signal.SIGINT)
+
+    thread = threading.Thread(target=watch, daemon=True)
+    thread.start()
+    return thread
 
 
 class Bench:

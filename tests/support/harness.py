@@ -64,6 +64,15 @@ def looking(process: Process | subprocess.Popen[bytes]) -> Iterator[None]:
         process.send_signal(signal.SIGCONT)
 
 
+def sizes(folder: Path, pattern: str) -> list[int]:
+    """Of the files in a folder that come and go, so far as they are still there."""
+    found: list[int] = []
+    for path in folder.glob(pattern):
+        with contextlib.suppress(FileNotFoundError):
+            found.append(path.stat().st_size)
+    return found
+
+
 @dataclass(frozen=True)
 class Ended:
     """A command that has ended."""

@@ -51,9 +51,17 @@ def answering(
     """
 
     class Handler(BaseHTTPRequestHandler):
+        def do_HEAD(self) -> None:
+            self.serve()
+
         def serve(self) -> None:
             url = urlsplit(self.path)
             body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            if self.headers.get("Transfer-Encoding") == "chunked":
+                while size := int(self.rfile.readline(), 16):
+                    body += self.rfile.read(size)
+                    self.rfile.readline()
+                self.rfile.readline()
             reply = answer(Asked(self.command, url.path, url.query, self.headers, body))
             if reply is None:
                 self.close_connection = True

@@ -7,7 +7,7 @@ import os
 import shlex
 import subprocess
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -113,6 +113,3 @@ def _feed(channel: paramiko.Channel, process: subprocess.Popen[bytes]) -> None:
         while data := channel.recv(CHUNK):
             process.stdin.write(data)
             process.stdin.flush()
-
-
-NewNode = Callable[[int], BucketNode]

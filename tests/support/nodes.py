@@ -152,18 +152,10 @@ class NodeCluster:
         self.head = self.names[0]
         self.bucket = base / "bucket"
         self.bucket.mkdir()
-        self.bucket_url = self.bucket.as_uri()
-        self.bucket_endpoint: str | None = None
-        self.data: DataRequest | None = None
-        """Of the run that was prepared last."""
-        self.stuck: float | None = None
-        """`limits.stuck` of the runs that are prepared and launched."""
         self.grace = 30.0
         """`run.grace` of the runs that are prepared."""
         self.launcher = "horovod"
         """`run.launcher` of the runs that are prepared."""
-        self.pace: dict[str, float] = {}
-        """Of `Spec`: `beat` and `start` of the runs that are launched, where they are not as usual."""
         self._tools = base / "bin"
         self._tools.mkdir()
         for name, text in (("ssh", _SSH), ("hvdcloud-node", _NODE_PROGRAM), ("horovodrun", _HOROVODRUN)):
@@ -178,17 +170,11 @@ class NodeCluster:
         tool.write_text(text.format(**words))
         tool.chmod(0o755)
 
-    def add_node(self, name: str, *, path: str = "") -> None:
-        """What a node has when it has just started.
-
-        Args:
-            name: its name.
-            path: folders that its PATH begins with.
-        """
+    def add_node(self, name: str) -> None:
+        """What a node has when it has just started."""
         node_file = self.root(name) / "var/lib/hvdcloud/node.json"
         node_file.parent.mkdir(parents=True)
-        path = f"{path}{self._tools}:{os.environ['PATH']}"
-        environment = {"PATH": path, "FROM_THE_IMAGE": "yes"}
+        environment = {"PATH": f"{self._tools}:{os.environ['PATH']}", "FROM_THE_IMAGE": "yes"}
         node_file.write_text(json.dumps({"name": name, "cores": 4, "environment": environment}))
 
     def root(self, name: str) -> Path:
@@ -200,9 +186,9 @@ class NodeCluster:
         file = self.root(name) / "var/lib/hvdcloud/node.json"
         file.write_text(json.dumps({**json.loads(file.read_text()), "metadata": url}))
 
-    def run_dir(self, name: str | None = None, *, run: str = RUN) -> Path:
-        """Where a node, the head by default, keeps a run."""
-        return self.root(name or self.head) / "var/lib/hvdcloud/runs" / run
+    def run_dir(self, name: str | None = None) -> Path:
+        """Where a node, the head by default, keeps the run."""
+        return self.root(name or self.head) / "var/lib/hvdcloud/runs" / RUN
 
     def log(self) -> str:
         """The run's log so far; "" before its first line."""
@@ -238,16 +224,13 @@ class NodeCluster:
         command: Sequence[str],
         *,
         run: str = RUN,
-        slots: int = 1,
         env: Mapping[str, str] | None = None,
         code: Mapping[str, str] | None = None,
-        resume: str | None = None,
         elastic: Mapping[str, Any] | None = None,
         data: DataRequest | None = None,
         notify: str | None = None,
     ) -> list[dict[str, Any]]:
         """`code` and `prepare` on every node; the closing lines."""
-        self.data = data
         answers = []
         contents = {path: text.encode() for path, text in (code or {"train.py": "print('trains')\n"}).items()}
         for index, name in enumerate(self.names):
@@ -255,17 +238,14 @@ class NodeCluster:
                 "run": run,
                 "cluster": "digits",
                 "node": index,
-                "bucket": self.bucket_url,
-                "bucket_endpoint": self.bucket_endpoint,
+                "bucket": self.bucket.as_uri(),
                 "keep_every": 0.2,
-                "slots": slots,
+                "slots": 1,
                 "command": list(command),
                 "env": dict(env or {}),
-                "resume": resume,
                 "launcher": self.launcher,
                 "elastic": elastic,
                 **({"notify": notify} if notify and not index else {}),
-                "stuck": self.stuck,
                 "grace": self.grace,
                 **({"data": replace(data, index=index, count=len(self.names)).to_json()} if data else {}),
                 "files": [entry(path, data) for path, data in contents.items()],
@@ -281,45 +261,38 @@ class NodeCluster:
         wanted = [header["files"][index]["path"] for index in lacks["want"]]
         return {**lacks, **self.verb(name, "prepare", payload=header, content=code_archive(contents, wanted))}
 
-    def change_spec(self, name: str, *, run: str = RUN, **changes: Any) -> None:
-        """Change what a node was told of a run."""
-        file = self.run_dir(name, run=run) / "spec.json"
+    def change_spec(self, name: str, **changes: Any) -> None:
+        """Change what a node was told of the run."""
+        file = self.run_dir(name) / "spec.json"
         file.write_text(json.dumps({**json.loads(file.read_text()), **changes}))
 
-    def launch(
-        self, *, run: str = RUN, slots: int = 1, gloo_timeout: float = 6.0, about: Mapping[str, Any] | None = None
-    ) -> dict[str, Any]:
+    def launch(self, *, gloo_timeout: float = 6.0) -> dict[str, Any]:
         """`launch` on the head."""
-        ranks = slots * len(self.names)
-        hosts = ",".join(f"{name}:{slots}" for name in self.names)
+        ranks, hosts = len(self.names), ",".join(f"{name}:1" for name in self.names)
         self.change_spec(
             self.head,
-            run=run,
-            hosts=[{"name": name, "index": index, "slots": slots} for index, name in enumerate(self.names)],
+            hosts=[{"name": name, "index": index, "slots": 1} for index, name in enumerate(self.names)],
             np=ranks,
             horovodrun=["horovodrun", "--gloo", "-np", str(ranks), "-H", hosts] if self.launcher == "horovod" else [],
             gloo_timeout=gloo_timeout,
-            stuck=self.stuck,
-            about=dict(about or {}),
-            **self.pace,
         )
-        return self.verb(self.head, "launch", run)
+        return self.verb(self.head, "launch", RUN)
 
-    def start_run(self, script: str | Sequence[str], *, about: Mapping[str, Any] | None = None, **options: Any) -> None:
+    def start_run(self, script: str | Sequence[str], **options: Any) -> None:
         """Prepare and launch a Python script, or another command, on every rank."""
         answers = self.prepare([sys.executable, "-c", script] if isinstance(script, str) else script, **options)
         assert all(answer.get("ok") for answer in answers), answers
-        assert self.launch(about=about) == {"ok": True}
+        assert self.launch() == {"ok": True}
 
-    def state(self, *, run: str = RUN) -> dict[str, Any]:
+    def state(self) -> dict[str, Any]:
         """The run's state as the head reports it."""
-        answer = self.verb(self.head, "state", run)
+        answer = self.verb(self.head, "state", RUN)
         state: dict[str, Any] = answer["runs"][0]
         return state
 
-    def written(self, *, run: str = RUN) -> dict[str, Any]:
+    def written(self) -> dict[str, Any]:
         """The run's state in its file, {} before it has one: to ask the head for it takes a process each time."""
-        return read_json(self.run_dir(run=run) / "state.json") or {}
+        return read_json(self.run_dir() / "state.json") or {}
 
     def wait_done(self, *, seconds: float = 30.0) -> dict[str, Any]:
         """The state of the run once it has ended."""
@@ -343,6 +316,16 @@ class NodeCluster:
         """Process id of a node's agent."""
         holder = json.loads((self.root(name) / f"run/hvdcloud/{RUN}.agent").read_text())
         return int(holder["pid"])
+
+    def horovodrun(self) -> int:
+        """Process id of the launcher."""
+        supervisor = self.supervisor()
+        children = Path(f"/proc/{supervisor}/task/{supervisor}/children").read_text().split()
+        return next(int(pid) for pid in children if b"horovodrun" in Path(f"/proc/{pid}/cmdline").read_bytes())
+
+    def user_pids(self) -> list[int]:
+        """The users' processes on all nodes that have left a checkpoint `pid-PID`."""
+        return [int(path.name[4:]) for name in self.names for path in self.root(name).rglob("checkpoints/*/pid-*")]
 
     def is_gone(self) -> bool:
         """End what runs on the nodes, and remove their folder.
@@ -405,9 +388,9 @@ def start_verb(
     return subprocess.Popen([sys.executable, *program, *verb], cwd=root, env=env, stdin=pipe, stdout=pipe, stderr=pipe)
 
 
-def entry(path: str, data: bytes, *, mode: int = 0o644) -> dict[str, Any]:
+def entry(path: str, data: bytes) -> dict[str, Any]:
     """One listed file of the project."""
-    return {"path": path, "size": len(data), "mode": mode, "sha256": hashlib.sha256(data).hexdigest()}
+    return {"path": path, "size": len(data), "mode": 0o644, "sha256": hashlib.sha256(data).hexdigest()}
 
 
 def code_archive(contents: Mapping[str, bytes], wanted: Sequence[str]) -> bytes:

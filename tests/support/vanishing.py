@@ -21,7 +21,6 @@ from hvdcloud.cluster.model import Cluster, Leftover, Node, NodeState
 from hvdcloud.cluster.record import ClusterRecord
 from hvdcloud.config.model import Config
 from hvdcloud.console import Console
-from hvdcloud.errors import HvdcloudError
 from hvdcloud.lifecycle.context import Context
 from hvdcloud.node import program
 from hvdcloud.providers.base import NodeBucket
@@ -85,8 +84,6 @@ class Vm(paramiko.ServerInterface):
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.asked = threading.Event()
         """A program was started."""
-        self.slow: list[float] = []
-        """Seconds until the next connections are greeted; 0: they are closed, as by an sshd with too many."""
         threading.Thread(target=self._serve, daemon=True).start()
 
     def node(self, index: int) -> Node:
@@ -102,19 +99,6 @@ class Vm(paramiko.ServerInterface):
 
     def vanish(self) -> None:
         self._gone.set()
-
-    def restart(self, *, seconds: float) -> None:
-        """Nothing listens on its port for that long."""
-        address = self._listener.getsockname()
-        # Else the thread that waits for a connection keeps the port.
-        self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
-
-        def listen() -> None:
-            self._listener = socket.create_server(address)
-            threading.Thread(target=self._serve, daemon=True).start()
-
-        threading.Timer(seconds, listen).start()
 
     def close(self) -> None:
         self._gone.set()
@@ -134,11 +118,9 @@ class Vm(paramiko.ServerInterface):
                 connection, _ = self._listener.accept()
             except OSError:
                 return
-            wait = self.slow.pop(0) if self.slow else None
-            if self._gone.is_set() or wait == 0:
+            if self._gone.is_set():
                 connection.close()
                 continue
-            time.sleep(wait or 0)
             # Paramiko calls nothing of a socket but what Wire has; its types ask for a whole one.
             transport = Server(Wire(connection, self._gone))  # type: ignore[arg-type]
             transport.add_server_key(paramiko.Ed25519Key.from_private_key(io.StringIO(self._key.private)))
@@ -166,11 +148,10 @@ class Vm(paramiko.ServerInterface):
             program(channel)
 
 
-def says(text: str, *, error: str = "", after: float = 0.0) -> Program:
+def says(text: str, *, error: str = "") -> Program:
     """A program that ends well."""
 
     def run(channel: paramiko.Channel) -> None:
-        time.sleep(after)
         channel.sendall(text.encode())
         channel.sendall_stderr(error.encode())
         channel.send_exit_status(0)
@@ -184,16 +165,12 @@ class Machines:
     """A provider of nodes that a test takes away."""
 
     cluster_now: Cluster | None
-    errors: list[HvdcloudError] = field(default_factory=list)
-    """Answers that the next questions get instead."""
     destroyed: bool = False
 
     name = "gce"
     ready_seconds = 60.0
 
     def cluster(self, name: str) -> Cluster | None:
-        if self.errors:
-            raise self.errors.pop()
         return self.cluster_now
 
     per_node: bool = False
