@@ -77,7 +77,7 @@ class Vm(paramiko.ServerInterface):
     """A node's sshd, with programs by the first words of the command."""
 
     def __init__(self, programs: dict[str, Program]) -> None:
-        self._programs = programs
+        self.programs = programs
         self._key = new_key_pair("vm")
         self._gone = threading.Event()
         self._transports: list[paramiko.Transport] = []
@@ -134,7 +134,7 @@ class Vm(paramiko.ServerInterface):
         return paramiko.common.AUTH_SUCCESSFUL
 
     def check_channel_exec_request(self, channel: paramiko.Channel, command: bytes) -> bool:
-        program = next((run for words, run in self._programs.items() if command.decode().startswith(words)), None)
+        program = next((run for words, run in self.programs.items() if command.decode().startswith(words)), None)
         if program is None:
             return False
         assert isinstance(channel.transport, Server)

@@ -10,7 +10,7 @@ import contextlib
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -33,6 +33,7 @@ PASS_SECONDS = 2.0
 QUERY_SECONDS = 15.0
 """How often, at most, the provider is asked again for nodes that do not answer."""
 POWEROFF_SECONDS = 30.0
+PAUSE_SECONDS = 0.5
 _ROW = "fetch"
 
 
@@ -98,6 +99,17 @@ def awake(context: Context, cluster: Cluster) -> Iterator[Cluster]:
         # Where this fails they are gone, or idle, and end themselves.
         fleet.each_outcome(lambda session: session.call("poweroff", timeout=POWEROFF_SECONDS))
         fleet.close()
+        _wait_until_stopped(context, {*revived})
+
+
+def _wait_until_stopped(context: Context, names: Collection[str]) -> None:
+    """Wait for nodes that are switching off: whoever finds them running would wait for an answer from them."""
+    deadline = time.monotonic() + POWEROFF_SECONDS
+    with contextlib.suppress(HvdcloudError):
+        while time.monotonic() < deadline and (now := context.query()) is not None:
+            if not any(node.name in names and node.state is NodeState.RUNNING for node in now.nodes):
+                break
+            time.sleep(PAUSE_SECONDS)
 
 
 def unsaved_on_nodes(context: Context, cluster: Cluster) -> list[Unsaved]:
