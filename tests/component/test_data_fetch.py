@@ -17,6 +17,7 @@ from hvdcloud.errors import ExitCode
 from hvdcloud.runs.spec import DataSet
 from tests.standins.storage.server import StorageServer, running_server
 from tests.support.data_node import PREFIX, DataNode, delete, downloads, plant, put
+from tests.support.harness import DEADLINE
 
 
 @pytest.fixture
@@ -37,17 +38,18 @@ def small(count: int = 40) -> dict[str, bytes]:
     return {f"{i % 5}/image-{i:04}.png": f"pixels of {i} ".encode() * (i + 1) for i in range(count)}
 
 
-def held(server: StorageServer) -> threading.Event:
-    """Has all downloads wait until this event is set."""
-    opened = threading.Event()
+def held(server: StorageServer) -> tuple[threading.Event, threading.Event]:
+    """Has all downloads wait until the second event is set; the first one says that one waits."""
+    asked, opened = threading.Event(), threading.Event()
 
     def boundary(token: str, action: str, bucket: str, name: str) -> int:
         if action == "get":
-            opened.wait(120)
+            asked.set()
+            opened.wait(DEADLINE)
         return 200
 
     server.boundary = boundary
-    return opened
+    return asked, opened
 
 
 def large(size: int) -> bytes:
@@ -147,9 +149,9 @@ def test_corrupted_bytes_never_become_a_set(server: StorageServer, node: DataNod
 @pytest.mark.parametrize("change", ["replaced", "deleted"])
 def test_an_object_that_changes_meanwhile_is_named(server: StorageServer, node: DataNode, change: str) -> None:
     put(server, small(30))
-    opened = held(server)
+    asked, opened = held(server)
     node.start(train=PREFIX)
-    node.reaches("fetching")
+    assert asked.wait(DEADLINE)
     if change == "replaced":
         put(server, {"4/image-0029.png": b"replaced"})
     else:
@@ -223,9 +225,9 @@ def test_a_disk_that_is_too_small_or_fills(server: StorageServer, node: DataNode
         assert "gce.disk_gb" in state.hint
         assert downloads(server) == []
         subprocess.run(["mount", "-o", "remount,size=8m", node.data], check=True)
-        opened = held(server)
+        asked, opened = held(server)
         node.start(train=PREFIX)
-        node.reaches("fetching")
+        assert asked.wait(DEADLINE)
         (node.data / "filler").write_bytes(bytes(5 << 20))
         opened.set()
         state = node.ended()
