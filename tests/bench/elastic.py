@@ -28,7 +28,6 @@ from tests.support.harness import Project, brought_up, share_engine
 NODES = 4
 FEWEST_RUNS = 3
 """Fewer do not replace the results that are committed."""
-LIMIT_SECONDS = 180
 JOB = "--epochs 100000 --pause 0.1"
 KINDS = {
     "kill": "container killed (kill -9)",
@@ -44,14 +43,14 @@ def measure_elastic(engine: Any, folder: Path, *, runs: int) -> dict[str, list[R
     project = elastic_run.elastic_project(folder, f"t-bench-{secrets.token_hex(2)}", nodes=NODES, options=JOB)
     found: dict[str, list[Recovery]] = {kind: [] for kind in KINDS}
     with brought_up(project, engine), elastic_run.attached(project) as (screen, training):
-        training.step_in_world_of(NODES, seconds=LIMIT_SECONDS)
+        training.step_in_world_of(NODES)
         for turn in range(runs):
             for kind in KINDS:
                 each = lose(engine, project, training, kind, index=1 + turn % (NODES - 1))
                 say(f"round {turn + 1}/{runs}: {each}")
                 found[kind].append(each)
         elastic_run.finish_soon(engine, project)
-        screen.end(within=LIMIT_SECONDS)
+        screen.end()
         if screen.exit_code != 0:
             raise BenchError(f"the elastic run ended with {screen.exit_code}:\n{screen.text[-3000:]}")
         result = elastic_run.pulled_result(project)
@@ -69,19 +68,19 @@ def lose(engine: Any, project: Project, training: Training, kind: str, *, index:
     if kind == "rank 0":
         if training.steps()[-1].host == head:
             # The head is never replaced; another node gets rank 0 when the head's training process is lost.
-            whole(training, elastic_run.recovery(training, disturb(engine, "worker", head), seconds=LIMIT_SECONDS))
+            whole(training, elastic_run.recovery(training, disturb(engine, "worker", head)))
         node, how = training.steps()[-1].host, "kill"
         if node == head:
             raise BenchError(f"rank 0 stays on {head}")
     happened = disturb(engine, how, node)
-    recovery = elastic_run.recovery(training, happened, seconds=LIMIT_SECONDS)
+    recovery = elastic_run.recovery(training, happened)
     happened.undo()
     return whole(training, recovery)
 
 
 def whole(training: Training, recovery: Recovery) -> Recovery:
     """Wait until all ranks train."""
-    step = training.step_in_world_of(NODES, since=recovery.went_on - 0.001, seconds=LIMIT_SECONDS)
+    step = training.step_in_world_of(NODES, since=recovery.went_on - 0.001)
     lost_at = recovery.went_on - recovery.lost
     return replace(recovery, whole=step.at - lost_at, pause=training.longest_pause(lost_at))
 

@@ -158,7 +158,7 @@ def test_a_node_that_cannot_be_started_again_keeps_down_from_deleting_it(scene: 
 def test_checkpoints_come_while_a_run_is_followed_and_the_rest_at_its_end(scene: Scene) -> None:
     with mirroring(scene.context, scene.cluster):
         scene.nodes[0].write({"epoch-1.pt": b"one"}, complete=False)
-        until(lambda: list_runs(scene.bucket, "digits"), seconds=60, what="the first checkpoint on the laptop")
+        until(lambda: list_runs(scene.bucket, "digits"), what="the first checkpoint on the laptop")
         scene.nodes[1].write({"extra": b"two"})
         scene.nodes[0].write({"epoch-2.pt": b"two"})
     for node in scene.nodes:

@@ -49,7 +49,7 @@ class Bucket:
 
     def wait_for_callers(self, count: int) -> None:
         """Until as many requests wait for it to open: of each node's fetcher, its list of the objects."""
-        until(lambda: self._waiting >= count, seconds=30, what=f"{count} fetchers")
+        until(lambda: self._waiting >= count, what=f"{count} fetchers")
 
     def put(self, files: dict[str, bytes], *, prefix: str = "train") -> None:
         from hvdcloud.storage.open import open_bucket

@@ -48,7 +48,7 @@ def test_the_notice_is_heard_also_of_a_metadata_server_in_trouble(
     with notices(*[status] * 2 if status != 200 else []) as server:
         monkeypatch.setattr(machine, "facts", lambda: {"metadata": server.url})
         drain.watch(noticed.set)
-        until(lambda: server.asked >= 3, seconds=60, what="three requests")
+        until(lambda: server.asked >= 3, what="three requests")
         assert not noticed.is_set()
         server.preempt()
         assert noticed.wait(60)
@@ -98,7 +98,7 @@ while True:
         cluster.has_metadata_server("n1", server.url)
         start(cluster, [sys.executable, "-c", TRAINS.replace('print("at work", flush=True)', saves)])
         # The first check, a second after the start, may have seen it; what comes later only this test sees.
-        until(lambda: server.asked, seconds=60, what="the agent to watch")
+        until(lambda: server.asked, what="the agent to watch")
         (checkpoint_directory(cluster, "n1") / "second-1.pt").write_bytes(b"more weights")
         server.preempt()
         cluster.wait_for_log("node n1 is being preempted: its checkpoints are being uploaded")
@@ -127,7 +127,7 @@ def test_a_file_that_is_being_written_is_waited_for(cluster: NodeCluster) -> Non
             file.write(b"half")
             ending = end_of_the_container(cluster, "n1")
             cluster.wait_for_log("n1 is being shut down")
-            until(lambda: "first-1.pt" in in_bucket(cluster), seconds=10, what="what was whole")
+            until(lambda: "first-1.pt" in in_bucket(cluster), what="what was whole")
             assert ending.poll() is None
             assert "large-1.pt" not in in_bucket(cluster)
             file.write(b" and half")

@@ -15,7 +15,7 @@ import pytest
 
 from tests.standins.metadata.preemption import notices
 from tests.support.elastic_nodes import ElasticNodes, elastic_nodes, needs_namespaces
-from tests.support.harness import DEADLINE, until
+from tests.support.harness import until
 from tests.support.nodes import RUN
 
 pytestmark = needs_namespaces
@@ -117,7 +117,7 @@ def test_a_head_that_is_preempted_ends_the_run_with_its_end_written_down(two_nod
         cluster.has_metadata_server(head, server.url)
         cluster.begin()
         server.preempt()
-        until(lambda: cluster.events("preempted"), seconds=DEADLINE, what="the notice")
+        until(lambda: cluster.events("preempted"), what="the notice")
     assert cluster.current()["state"] == "running"
     assert [(each["name"], each["state"]) for each in cluster.current()["members"]] == [
         (head, "listed"), (one, "listed"),

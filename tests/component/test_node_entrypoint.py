@@ -64,7 +64,7 @@ def test_a_metadata_server_that_stays_away_is_given_up_in_time(
 def test_a_node_that_is_told_to_end_does_not_wait_for_the_metadata_server(tmp_path: Path) -> None:
     with metadata_server(*[503] * 1000) as metadata:
         node = start_node(tmp_path, metadata)
-        until(lambda: metadata.asked, seconds=20, what="the first status")
+        until(lambda: metadata.asked, what="the first status")
         node.send_signal(signal.SIGTERM)
         node.communicate(timeout=300)
 

@@ -85,7 +85,7 @@ def test_what_ranks_write_is_in_the_log_and_the_bucket_byte_for_byte(cluster: No
     cluster.launcher = launcher
     size = 3_000_000
     cluster.start_run(WRITES_BYTES.replace("SIZE", str(size)))
-    assert cluster.wait_done(seconds=120)["result"] == "succeeded"
+    assert cluster.wait_done()["result"] == "succeeded"
     log = (cluster.run_dir() / "log").read_bytes()
     for number in (0, 1):
         wrote = random.Random(f"{number} 1").randbytes(size) + bytes(range(256)) + "[1]<stdout>:münchen ".encode()[:-3]
@@ -264,7 +264,7 @@ def test_background_processes_that_cleared_their_environment_are_ended_too(clust
     state = cluster.wait_done()
 
     assert state["result"] == "succeeded"
-    wait_gone(cluster.user_pids(), seconds=1.0)
+    wait_gone(cluster.user_pids())
 
 
 def test_one_run_at_a_time_and_its_code_stays_as_it_is(cluster: NodeCluster) -> None:

@@ -83,7 +83,7 @@ def test_the_others_are_started_again_without_a_lost_node_and_with_it_when_it_is
 def test_an_exception_without_a_lost_node_ends_the_run_as_failed(nodes: ElasticNodes) -> None:
     begin(nodes)
     nodes.order("1", "raise SystemExit(3)")
-    state = nodes.wait_done(seconds=120)
+    state = nodes.wait_done()
     assert (state["result"], state["exit_code"], state["restarts"]) == ("failed", 3, 0)
     assert state["reason"] == f"rank 1 on {nodes.names[1]} exited with 3"
 

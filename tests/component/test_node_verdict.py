@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from hvdcloud.node.run.log import framed
-from tests.support.harness import DEADLINE, until
+from tests.support.harness import until
 from tests.support.nodes import RUN, NodeCluster, wait_gone
 
 SUCCEEDED = ("succeeded", 0, "")
@@ -51,7 +51,7 @@ def send(pids: Sequence[int], number: int) -> None:
 def wait_finishing(cluster: NodeCluster) -> None:
     """Until the supervisor has asked every node to end the run."""
     file = cluster.run_dir() / "state.json"
-    until(lambda: json.loads(file.read_text())["state"] == "finishing", seconds=20, what="the end's begin")
+    until(lambda: json.loads(file.read_text())["state"] == "finishing", what="the end's begin")
 
 
 def wait_ended(cluster: NodeCluster, name: str, rank: int) -> None:
@@ -66,7 +66,7 @@ def wait_ended(cluster: NodeCluster, name: str, rank: int) -> None:
                         return True
         return False
 
-    until(lambda: not runs(), seconds=DEADLINE, what=f"the end of rank {rank}")
+    until(lambda: not runs(), what=f"the end of rank {rank}")
 
 
 def verdict(state: dict[str, Any]) -> tuple[str, int | None, str]:
@@ -115,7 +115,7 @@ def test_agents_that_gave_up_a_frozen_supervisor_have_said_before_how_their_rank
     send([supervisor], signal.SIGSTOP)
 
     tell(cluster)
-    wait_gone(agents, seconds=30)
+    wait_gone(agents)
     send([supervisor], signal.SIGCONT)
 
     assert verdict(cluster.wait_done()) == SUCCEEDED

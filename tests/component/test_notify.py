@@ -18,11 +18,10 @@ from hvdcloud.node import notify, paths
 from hvdcloud.runs import notice
 from hvdcloud.runs.notice import address_in, send
 from tests.standins.webhook import TOKEN, Webhook, webhook
-from tests.support.harness import until
+from tests.support.harness import DEADLINE, until
 from tests.support.nodes import AT_WORK, RUN, NodeCluster, node_cluster, wait_gone
 
 BODY = {"text": "digits: run failed"}
-SECONDS = 60.0
 SECRET = "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY"
 
 
@@ -64,7 +63,7 @@ def test_a_certificate_that_cannot_be_verified_gets_nothing() -> None:
 
 def told(hook: Webhook) -> dict[str, Any]:
     """The message, once it has come."""
-    until(lambda: hook.messages, seconds=SECONDS, what="a message")
+    until(lambda: hook.messages, what="a message")
     (message,) = hook.messages
     return message
 
@@ -112,7 +111,7 @@ def test_the_address_is_nowhere_but_in_a_file_in_memory_of_the_heads_root(cluste
         assert TOKEN.encode() not in seen, process
     assert TOKEN not in str(cluster.verb("n0", "stop", RUN))
     assert told(hook)["result"] == "stopped"
-    until(lambda: not notify_files(cluster), seconds=SECONDS, what="the end of the address on the head")
+    until(lambda: not notify_files(cluster), what="the end of the address on the head")
     assert holding() == set()
 
 
@@ -124,7 +123,7 @@ def test_deleting_nodes_waits_for_the_message_but_not_long(tmp_path: Path, monke
     notify.wait_told(RUN, seconds=0.2)
     assert file.exists()
     threading.Timer(0.2, file.unlink).start()
-    notify.wait_told(RUN, seconds=10 * SECONDS)
+    notify.wait_told(RUN, seconds=DEADLINE)
     assert not file.exists()
 
 

@@ -89,7 +89,7 @@ class Cloud:
     def wait_ready(self, nodes: Sequence[Node], **_: Any) -> list[Node]:
         self.booting.set()
         if self.slow:
-            until(lambda: nodes[0].index not in self.there, seconds=30, what="the node's deletion")
+            until(lambda: nodes[0].index not in self.there, what="the node's deletion")
             raise NodeError(f"node {nodes[0].name} stopped while coming up", hint="-")
         return [*nodes]
 
@@ -195,9 +195,9 @@ def member_names(scene: Scene) -> list[str]:
 def test_a_node_that_is_gone_comes_back_and_is_admitted(scene: Scene, replacer: Replacer) -> None:
     before = pinned(scene.context.state)
     scene.cloud.there.pop(2)
-    until(lambda: scene.admitted, seconds=30, what="the new node's admission")
+    until(lambda: scene.admitted, what="the new node's admission")
     assert scene.admitted == [{"hosts": [{"name": "digits-2", "index": 2, "slots": 1}]}]
-    until(lambda: "is back" in scene.printed, seconds=30, what="a word about it")
+    until(lambda: "is back" in scene.printed, what="a word about it")
     assert "node digits-2 is gone (the head says: preempted); replacing it" in scene.printed
     after = pinned(scene.context.state)
     assert after["digits-2"] != before["digits-2"]
@@ -209,7 +209,7 @@ def test_a_node_that_is_gone_comes_back_and_is_admitted(scene: Scene, replacer: 
 def test_a_node_that_has_stopped_is_replaced_and_a_frozen_one_is_left_alone(scene: Scene, replacer: Replacer) -> None:
     scene.cloud.there[1] = replace(scene.cloud.there[1], state=NodeState.FROZEN)
     scene.cloud.there[2] = replace(scene.cloud.there[2], state=NodeState.STOPPED)
-    until(lambda: "node digits-2 is back" in scene.printed, seconds=30, what="digits-2")
+    until(lambda: "node digits-2 is back" in scene.printed, what="digits-2")
     assert "digits-2 has stopped (the head says: preempted)" in scene.printed
     assert scene.cloud.said == ["grow [2] of 3"]
     assert scene.cloud.there[1].id == "1"
@@ -222,21 +222,21 @@ def test_a_node_on_a_host_that_does_not_answer_is_waited_for(scene: Scene, repla
     assert scene.cloud.said == []
     # It boots again, and its container has ended.
     scene.cloud.there[2], scene.cloud.unseen = replace(node, state=NodeState.STOPPED), ()
-    until(lambda: "node digits-2 is back" in scene.printed, seconds=30, what="digits-2")
+    until(lambda: "node digits-2 is back" in scene.printed, what="digits-2")
     assert scene.cloud.said == ["grow [2] of 3"]
 
 
 def test_a_node_that_is_missing_in_one_answer_is_not_replaced(scene: Scene, replacer: Replacer) -> None:
     scene.cloud.hidden = [2]
-    until(lambda: replacer._lost, seconds=30, what="the answer without it")
-    until(lambda: not replacer._lost, seconds=30, what="the next answer")
+    until(lambda: replacer._lost, what="the answer without it")
+    until(lambda: not replacer._lost, what="the next answer")
     assert scene.cloud.said == []
 
 
 def test_neither_the_head_nor_a_node_beyond_the_runs_maximum_is_replaced(scene: Scene, replacer: Replacer) -> None:
     scene.state["elastic"] = {"min": 1, "max": 2}
     scene.cloud.there.pop(2)
-    until(lambda: replacer._lost, seconds=30, what="a look")
+    until(lambda: replacer._lost, what="a look")
     replacer._ending.wait(0.5)
     scene.cloud.there.pop(0)
     replacer._ending.wait(0.5)
@@ -246,7 +246,7 @@ def test_neither_the_head_nor_a_node_beyond_the_runs_maximum_is_replaced(scene: 
 def test_no_room_is_said_once_and_tried_again(scene: Scene, replacer: Replacer) -> None:
     scene.cloud.errors = [CapacityError("no room in us-central1-a", hint="-") for _ in range(3)]
     scene.cloud.there.pop(2)
-    until(lambda: "node digits-2 is back" in scene.printed, seconds=30, what="digits-2")
+    until(lambda: "node digits-2 is back" in scene.printed, what="digits-2")
     assert scene.cloud.said.count("grow [2] of 3") == 4
     assert scene.printed.count("no room in us-central1-a; trying again") == 1
     assert scene.printed.count("replacing it") == 1
@@ -263,17 +263,17 @@ def test_nothing_is_made_when_the_run_has_ended(scene: Scene, replacer: Replacer
 def test_nothing_is_made_while_another_command_changes_the_cluster(scene: Scene, replacer: Replacer) -> None:
     with scene.context.state.lock("resize"):
         scene.cloud.there.pop(2)
-        until(lambda: replacer._lost, seconds=30, what="a look")
+        until(lambda: replacer._lost, what="a look")
         replacer._ending.wait(0.5)
         assert scene.cloud.said == []
-    until(lambda: "node digits-2 is back" in scene.printed, seconds=30, what="digits-2")
+    until(lambda: "node digits-2 is back" in scene.printed, what="digits-2")
 
 
 def test_what_is_half_made_when_the_client_detaches_is_deleted(scene: Scene, replacer: Replacer) -> None:
     scene.cloud.slow = True
     scene.cloud.there.pop(2)
     assert scene.cloud.booting.wait(10)
-    until(lambda: replacer._booting.is_set(), seconds=5, what="the node to boot")
+    until(lambda: replacer._booting.is_set(), what="the node to boot")
     replacer.close()
     assert 2 not in scene.cloud.there
     assert "deleting digits-2, which was not ready yet" in scene.printed

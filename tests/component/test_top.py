@@ -57,7 +57,7 @@ def test_it_ends_at_once_and_leaves_the_terminal_as_it_was(tmp_path: Path, way: 
             opened.process.send_signal(way)
         else:
             opened.press(way)
-        code, printed = opened.end(within=5.0)
+        code, printed = opened.end()
         assert code == 0, printed
         assert opened.settings == before
         assert printed.count(ON) == printed.count(OFF) == 1

@@ -25,11 +25,6 @@ from tests.support.project_runs import in_bucket
 
 pytestmark = pytest.mark.engine
 
-GOES_ON_SECONDS = 120
-"""From a loss to the next step of the others. What it really takes is measured by `make bench-elastic`."""
-WHOLE_SECONDS = 180
-"""From there to a step of all ranks again, on a busy machine with two cores."""
-START_SECONDS = 120
 NODES = 3
 OPTIONS = "--epochs 1000 --pause 0.2"
 CATCHING_UP_SECONDS = 30.0
@@ -60,7 +55,7 @@ class Shared:
 
     def go_on_without(self, happened: Happened) -> elastic_run.Recovery:
         """The others train on."""
-        found = elastic_run.recovery(self.training, happened, seconds=GOES_ON_SECONDS)
+        found = elastic_run.recovery(self.training, happened)
         self.recoveries.append(found)
         # Commits are five steps apart, and what was done since the last one is done again. Where Horovod was started
         # again (docs/elastic.md), it is what was done since the newest checkpoint that is in the bucket: they are an
@@ -76,7 +71,7 @@ class Shared:
     def whole_again(self, went_on: elastic_run.Recovery) -> float:
         """All ranks train again, and every node is listed. Returns when, in seconds since 1970."""
         # A step of all ranks may still be printed while one of them is being lost.
-        step = self.training.step_in_world_of(NODES, since=went_on.went_on - 0.001, seconds=WHOLE_SECONDS)
+        step = self.training.step_in_world_of(NODES, since=went_on.went_on - 0.001)
         states = {name: each["state"] for name, each in members(self.engine, self.project).items()}
         assert set(states.values()) == {"listed"}, states
         return step.at
@@ -89,7 +84,7 @@ class Shared:
     def told(self, event: str, node: str, *, since: float) -> dict[str, Any]:
         """An event of the run, as the head wrote it down."""
         what = f"event {event!r} of {node}: {elastic_run.events(self.engine, self.project)}"
-        return until(lambda: self.events(event, node, since=since), seconds=20, what=what)[0]
+        return until(lambda: self.events(event, node, since=since), what=what)[0]
 
     def lost_and_joined(self, happened: Happened) -> None:
         """A node was lost, and is back under another name: Horovod uses none again that has failed."""
@@ -119,14 +114,14 @@ def shared(tmp_path_factory: pytest.TempPathFactory, engine: Any, image: str) ->
         cluster(tmp_path_factory.mktemp("elastic"), engine, nodes=NODES) as project,
         attached(project) as (screen, training),
     ):
-        training.step_in_world_of(NODES, seconds=START_SECONDS)
+        training.step_in_world_of(NODES)
         yield Shared(project=project, engine=engine, image=image, screen=screen, training=training)
 
 
 @pytest.fixture
 def running(shared: Shared) -> Iterator[Shared]:
     """The shared run with all ranks training, whatever an earlier test that failed has left."""
-    shared.training.step_in_world_of(NODES, since=time.time(), seconds=WHOLE_SECONDS, what="at the beginning")
+    shared.training.step_in_world_of(NODES, since=time.time(), what="at the beginning")
     yield shared
     for each in shared.happened:
         each.undo()
@@ -142,7 +137,7 @@ def test_the_first_list_that_horovod_sees_has_every_node(running: Shared) -> Non
     assert (state["state"], state["restarts"]) == ("running", 0)
     assert state["elastic"] == {"min": 1, "max": NODES}
     assert [each["alias"] for each in state["members"]] == [running.node(index) for index in range(NODES)]
-    until(lambda: run_state(running.engine, running.project)["world"] == NODES, seconds=10, what="a world of three")
+    until(lambda: run_state(running.engine, running.project)["world"] == NODES, what="a world of three")
 
 
 @pytest.mark.nightly
@@ -178,7 +173,7 @@ def test_after_all_that_every_sample_was_seen_once_and_the_result_is_that_of_an_
     running: Shared,
 ) -> None:
     elastic_run.finish_soon(running.engine, running.project)
-    running.screen.end(within=60)
+    running.screen.end()
     assert running.screen.exit_code == 0, running.screen.text[-4000:]
     result = elastic_run.pulled_result(running.project)
     undisturbed = elastic_run.reference(running.engine, running.image, epochs=result["epochs"])
@@ -199,12 +194,12 @@ def pair(tmp_path_factory: pytest.TempPathFactory, engine: Any, image: str) -> I
         yield project
 
 
-def ends(project: Project, options: str, *, seconds: float = 120) -> dict[str, Any]:
+def ends(project: Project, options: str) -> dict[str, Any]:
     """A run that fails: what `status` says of it."""
     elastic_run.configure(project, nodes=2, least=2, options=options)
     with attached(project, "--fresh") as (screen, _):
         try:
-            screen.end(within=seconds)
+            screen.end()
         finally:
             if screen.exit_code is None:
                 project.hvdcloud("stop")
@@ -235,34 +230,33 @@ def test_a_removal_below_the_minimum_is_refused_and_a_lost_head_ends_the_run_whi
     with cluster(tmp_path, engine, nodes=2, least=2, options="--epochs 1000 --pause 0.1") as project:
         head, worker = f"{project.name}-0", f"{project.name}-1"
         with attached(project) as (screen, training):
-            training.step_in_world_of(2, seconds=START_SECONDS)
+            training.step_in_world_of(2)
             assert "2" in project.hvdcloud("resize", "1", expect=2).err
-            training.steps_go_on(seconds=20)
+            training.steps_go_on()
             assert len(training.worlds()) == 1
-            until(lambda: "epoch t=" in screen.text, seconds=START_SECONDS, what="the first epoch's end")
-            until(lambda: in_bucket(project), seconds=20, what="its checkpoint in the bucket")
+            until(lambda: "epoch t=" in screen.text, what="the first epoch's end")
+            until(lambda: in_bucket(project), what="its checkpoint in the bucket")
             saved = in_bucket(project)
             disturb(engine, "kill", head)
-            screen.end(within=GOES_ON_SECONDS)
+            screen.end()
             assert screen.exit_code == 5, screen.text
             started = re.search(r"run (\d{8}-\d{6}-[0-9a-f]{6}):", screen.text)
             assert started, screen.text
         assert f"node {head}, the head, has stopped" in screen.text
         until(
             lambda: not [line for word in LEFTOVERS for line in processes_in(engine, worker, [word])],
-            seconds=GOES_ON_SECONDS,
             what=f"{worker} to end its ranks",
         )
         assert saved <= in_bucket(project)
         project.hvdcloud("down", "--force")
         project.hvdcloud("up")
         with attached(project, "--resume", started[1]) as (screen, training):
-            training.step_in_world_of(2, seconds=START_SECONDS)
+            training.step_in_world_of(2)
             resumed = re.search(r"resumed after epoch (\d+)", screen.text)
             assert resumed, training.tail()
             assert int(resumed[1]) >= len(saved)
             elastic_run.finish_soon(engine, project)
-            screen.end(within=60)
+            screen.end()
             assert screen.exit_code == 0, screen.text
         result = elastic_run.pulled_result(project)
         elastic_run.same_result(result, elastic_run.reference(engine, image, epochs=result["epochs"]))

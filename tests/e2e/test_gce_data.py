@@ -13,7 +13,7 @@ import pytest
 
 from hvdcloud.storage.open import open_bucket
 from tests.support.cloud import NODES_ACCOUNT, Cloud
-from tests.support.cloud_views import BOOT_SECONDS, left
+from tests.support.cloud_views import left
 from tests.support.harness import Ended, Project, until
 
 pytestmark = pytest.mark.engine
@@ -88,7 +88,7 @@ def test_data_sets_come_with_the_vms(cloud: Cloud, project: Project) -> None:
     # Nobody has asked for a run.
     for node in (0, 1):
         ready = partial(is_ready, project, node)
-        until(ready, seconds=BOOT_SECONDS, what=f"node {node}'s data")
+        until(ready, what=f"node {node}'s data")
     assert len(fetched(cloud)) == 2 * len(TRAIN) + len(SHARDS)
 
     told = read(project.hvdcloud("run"))

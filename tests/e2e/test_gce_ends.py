@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.cloud import NODES_ACCOUNT, Cloud
-from tests.support.cloud_views import BOOT_SECONDS, in_bucket, left, zone_of
+from tests.support.cloud_views import in_bucket, left, zone_of
 from tests.support.harness import Project, Screen, until
 
 pytestmark = pytest.mark.engine
@@ -49,7 +49,7 @@ def test_after_a_launch_whose_laptop_died_nothing_costs_money_and_nothing_is_los
     faults.add({"reset": "after"}, method="compute.instances.delete")
     with project.started("launch", "--", "sh", "-c", WRITES) as process:
         # With the rank before it: a notice about the GPU's end of life has the word too.
-        Screen(process).wait_for("] started", times=2, seconds=BOOT_SECONDS)
+        Screen(process).wait_for("] started", times=2)
         process.kill()
         process.wait()
     until(lambda: not machines_left(cloud, project), what="the VMs and their disks to be gone")

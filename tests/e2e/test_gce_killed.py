@@ -48,12 +48,12 @@ def killed_at(
     records.fail({"hold": when}, method=method, skip=number)
     with project.started(*args) as process:
         screen = Screen(process)
-        until(lambda: faults.plain()["held"] or process.poll() is not None, seconds=60, what=f"{method}")
+        until(lambda: faults.plain()["held"] or process.poll() is not None, what=f"{method}")
         process.send_signal(by)
         if by != signal.SIGKILL and method in (*MAKING, *DELETING):
-            until(lambda: ignores(process.pid, SIGNALS), seconds=30, what="the signal to be taken")
+            until(lambda: ignores(process.pid, SIGNALS), what="the signal to be taken")
             faults.release()
-        code = screen.end(within=30)
+        code = screen.end()
     drop_held(records)
     return Ended(code, screen.text, screen.text)
 
@@ -67,7 +67,7 @@ def ignores(pid: int, signals: Collection[int]) -> bool:
 def drop_held(records: RecordsCloud) -> None:
     """A request that waits for its effect has none once the client is seen to be gone."""
     faults = records.cloud.emulator.faults
-    until(lambda: not faults.plain()["held"], seconds=10, what="the held requests to be dropped")
+    until(lambda: not faults.plain()["held"], what="the held requests to be dropped")
     faults.clear()
 
 
@@ -99,8 +99,8 @@ def test_what_a_killed_up_had_asked_for_is_deleted_even_if_it_appears_after_all_
     log = records.cloud.emulator.log
     with project.started("up") as process:
         Screen(process)
-        until(lambda: [entry for entry in log.entries() if entry.method == BULK_INSERT], seconds=60, what="the request")
-        until(lambda: len(records.there()) >= 2, seconds=10, what="both firewall rules")
+        until(lambda: [entry for entry in log.entries() if entry.method == BULK_INSERT], what="the request")
+        until(lambda: len(records.there()) >= 2, what="both firewall rules")
         process.kill()
     assert [entry.status for entry in log.entries() if entry.method == BULK_INSERT] == [None]
     gone = project.hvdcloud("down", "--json").json["result"]["deleted"]

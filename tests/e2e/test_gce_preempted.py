@@ -10,7 +10,7 @@ import pytest
 
 from tests.support import jobs
 from tests.support.cloud import Cloud
-from tests.support.cloud_views import BOOT_SECONDS, in_bucket, left, vms, zone_of
+from tests.support.cloud_views import in_bucket, left, vms, zone_of
 from tests.support.harness import Project, Screen, until
 from tests.support.project_runs import pulled
 
@@ -37,14 +37,14 @@ def test_a_preempted_vm_ends_the_run_and_takes_no_whole_file_with_it(cloud: Clou
     zone = zone_of(cloud, node)
     with project.started("run", "--", "python", "train.py", "0", "1") as process:
         screen = Screen(process)
-        screen.wait_for("trains\n", times=2, seconds=BOOT_SECONDS)
+        screen.wait_for("trains\n", times=2)
         until(lambda: len(written_on(project, 1)) >= 3, what="checkpoints of the VM")
         written = written_on(project, 1)
         assert not written <= in_bucket(cloud, project), "nothing but its end makes the VM upload"
         vm = cloud.emulator.state.vm(zone, node)
         cloud.emulator.preempt(zone, node)
         screen.wait_for(f"node {node} is being preempted: its checkpoints are being uploaded")
-        screen.wait_for("after the notice)", seconds=20)
+        screen.wait_for("after the notice)")
         screen.end()
     assert process.returncode == 7, screen.text
     assert re.search(rf"node {node}: all \d+ files are in the bucket \(\d+\.\d s after the notice\)", screen.text)
@@ -93,12 +93,12 @@ def test_a_preempted_run_continues_on_other_vms_in_another_zone(
     node = f"{project.name}-{lost}"
     with project.started("launch") as process:
         screen = Screen(process)
-        screen.wait_for("is in attempt 1", times=2, seconds=BOOT_SECONDS)
+        screen.wait_for("is in attempt 1", times=2)
         zone = zone_of(cloud, node)
         cloud.emulator.faults.add({"stockout": {}}, method="compute.instances.bulkInsert", zone=zone)
         cloud.emulator.preempt(zone, node)
-        screen.wait_for("attempt 1 was lost after", seconds=BOOT_SECONDS)
-        screen.wait_for("is in attempt 2", times=2, seconds=BOOT_SECONDS)
+        screen.wait_for("attempt 1 was lost after")
+        screen.wait_for("is in attempt 2", times=2)
         screen.end()
     assert process.returncode == 0, screen.text
     assert f"{zone}: no capacity" in screen.text

@@ -157,12 +157,12 @@ def test_what_is_wrong_with_each_host_is_said_at_once(project: Project, hosts: S
 def test_an_up_that_is_killed_leaves_what_down_deletes(project: Project, hosts: SshHosts, moment: str) -> None:
     with project.started("up", "--yes") as process:
         screen = Screen(process)
-        until(lambda: moment in screen.text or screen.exit_code is not None, seconds=60, what=moment)
+        until(lambda: moment in screen.text or screen.exit_code is not None, what=moment)
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
     project.hvdcloud("down")
     assert hosts.left() == []
-    until(lambda: not connections_of(hosts), seconds=30, what="the connections of a killed process to end")
+    until(lambda: not connections_of(hosts), what="the connections of a killed process to end")
 
 
 @pytest.mark.nightly

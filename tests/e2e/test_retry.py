@@ -53,7 +53,7 @@ def test_launch_continues_on_new_nodes_when_one_was_killed(
         screen = Screen(process)
         screen.wait_for("is in attempt 1", times=2)
         engine.containers.get(f"{project.name}-{lost}").kill()
-        screen.end(within=120)
+        screen.end()
     assert process.returncode == 0, screen.text
     said = screen.text[screen.text.index("attempt 1 was lost after") :].splitlines()[0]
     assert f"{project.name}-{lost}" in said
@@ -79,7 +79,7 @@ def test_a_node_that_may_hold_more_is_not_deleted(project: Project, engine: Any)
         screen = Screen(process)
         screen.wait_for("is in attempt 1", times=2)
         freeze(worker)
-        screen.end(within=400)
+        screen.end()
     assert process.returncode == 9, screen.text
     assert "is not tried again" in screen.text
     assert f"node {worker.name} is frozen and may hold more" in screen.text
@@ -112,7 +112,7 @@ def lost_and_killed(project: Project, engine: Any, step: str) -> None:
                 if step in journal(project)[before:]:
                     process.kill()
                     break
-        screen.end(within=120)
+        screen.end()
         assert process.returncode == -signal.SIGKILL, screen.text
 
 

@@ -28,11 +28,6 @@ from tests.support.elastic_run import Recovery, Training
 from tests.support.harness import Project, Screen, labelled, share_engine
 
 NODES = 4
-GOES_ON_SECONDS = 150
-"""Longer than any test waits: it is for a run that never continues."""
-WHOLE_SECONDS = 240
-START_SECONDS = 240
-END_SECONDS = 240
 BETWEEN = (1.0, 8.0)
 """Seconds from one disturbance's end to the next, at random: some come while a node is still joining."""
 OUTAGE = (2.0, 30.0)
@@ -129,7 +124,7 @@ def soak(engine: Any, project: Project, rounds: Sequence[Plan]) -> None:
     Raises AssertionError: the run did not continue, something was lost, or the result is another one.
     """
     with elastic_run.attached(project) as (screen, training):
-        training.step_in_world_of(NODES, seconds=START_SECONDS)
+        training.step_in_world_of(NODES)
         recoveries: list[Recovery] = []
         away: list[Happened] = []
         for number, each in enumerate(rounds, 1):
@@ -137,7 +132,7 @@ def soak(engine: Any, project: Project, rounds: Sequence[Plan]) -> None:
             recoveries.append(one_round(engine, project, screen, training, each, away))
             say(f"{number:3}/{len(rounds)}  {recoveries[-1]}")
         elastic_run.finish_soon(engine, project)
-        screen.end(within=END_SECONDS)
+        screen.end()
         assert screen.exit_code == 0, screen.text[-4000:]
     state = elastic_run.run_state(engine, project)
     assert (state["result"], state["checkpoints"]["complete"]) == ("succeeded", True), state
@@ -171,7 +166,7 @@ def one_round(
     away += happened
     losing = [each for each in happened if each.disturbance.loses_rank]
     last = (losing or happened)[-1]
-    found = elastic_run.recovery(training, last, seconds=GOES_ON_SECONDS)
+    found = elastic_run.recovery(training, last)
     until_undone = last.at + plan.outage - time.time()
     if until_undone > 0:
         time.sleep(until_undone)
@@ -179,9 +174,7 @@ def one_round(
     whole = None
     if plan.wait_whole:
         undo(engine, away, all_of_them=False)
-        step = training.step_in_world_of(
-            NODES, since=found.went_on - 0.001, seconds=WHOLE_SECONDS, what=f"after {last}"
-        )
+        step = training.step_in_world_of(NODES, since=found.went_on - 0.001, what=f"after {last}")
         whole = step.at - last.at
     return replace(found, what=" and ".join(map(str, happened)), whole=whole, pause=training.longest_pause(last.at))
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from tests.support.cloud import Cloud
 from tests.support.harness import Project
 
-BOOT_SECONDS = 240.0
-
 
 def left(cloud: Cloud, project: Project) -> list[str]:
     """What Compute Engine holds of a cluster."""

@@ -58,7 +58,7 @@ class DataNode:
             found = self.state()
             return found.phase == phase and found.files >= files and bool(found.total_bytes)
 
-        until(reached, seconds=60, what=f"{phase} with {files} files")
+        until(reached, what=f"{phase} with {files} files")
 
     def fetch(self, **sources: str | DataSet) -> NodeData:
         """Start, and return the state once the fetcher has ended."""
@@ -67,10 +67,10 @@ class DataNode:
 
     def ended(self) -> NodeData:
         """The state, once the sets are ready or failed, and the fetcher has ended."""
-        until(lambda: not self.at_work(), seconds=60, what="the fetcher")
+        until(lambda: not self.at_work(), what="the fetcher")
         found = self.state()
         assert found.phase in ("ready", "failed")
-        until(lambda: not self.processes(), seconds=30, what="the end of the fetcher's processes")
+        until(lambda: not self.processes(), what="the end of the fetcher's processes")
         return found
 
     def processes(self) -> list[psutil.Process]:
@@ -97,7 +97,7 @@ class DataNode:
             if each.ppid() not in ids:
                 each.kill()
         # A process whose first thread has ended looks dead while others still have its files open.
-        until(lambda: not (self.processes() or self.at_work()), seconds=30, what="the end of the killed fetcher")
+        until(lambda: not (self.processes() or self.at_work()), what="the end of the killed fetcher")
 
     def content(self, name: str = "train") -> dict[str, bytes]:
         """All files of a set."""

@@ -171,7 +171,7 @@ class ElasticNodes(NodeCluster):
         machine = subprocess.Popen(words, env=self.environment(name), stderr=subprocess.DEVNULL)
         self._machines[name] = machine
         children = Path(f"/proc/{machine.pid}/task/{machine.pid}/children")
-        first = until(lambda: children.read_text().split(), seconds=10, what=f"the first process of {name}")
+        first = until(lambda: children.read_text().split(), what=f"the first process of {name}")
         (self.base / f"machine-{name}").write_text(first[0])
         (self.base / f"unreachable-{name}").unlink(missing_ok=True)
 
@@ -267,10 +267,10 @@ class ElasticNodes(NodeCluster):
         lines = (self.run_dir() / "events.jsonl").read_text().splitlines()
         return [event for event in map(json.loads, lines) if event["event"] == kind]
 
-    def wait_until(self, probe: Callable[[], T | None], what: str, *, seconds: float = 90.0) -> T:
+    def wait_until(self, probe: Callable[[], T | None], what: str) -> T:
         """The first truthy thing that `probe` returns; with the log if there is none."""
         try:
-            return until(probe, seconds=seconds, what=what)
+            return until(probe, what=what)
         except AssertionError as error:
             raise AssertionError(f"{error}\n{self.log()}\n{self.current()}") from None
 

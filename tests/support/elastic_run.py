@@ -75,49 +75,48 @@ class Training:
             for world, epoch, batch, at in _WORLD.findall(self.text())
         ]
 
-    def step_in_new_world(self, since: float, *, seconds: float, what: str = "") -> Step:
+    def step_in_new_world(self, since: float, *, what: str = "") -> Step:
         """The first step after the ranks have found each other again.
 
         Args:
             since: seconds since 1970; worlds before it are not new.
-            seconds: how long to wait from now.
         """
 
         def look() -> Step | None:
             new = next((world for world in self.worlds() if world.at > since), None)
             return next((step for step in self.steps() if new is not None and step.at > new.at), None)
 
-        return self._until(look, seconds=seconds, what=f"a step in a new world {what}")
+        return self._until(look, what=f"a step in a new world {what}")
 
-    def step_in_world_of(self, ranks: int, *, since: float = 0.0, seconds: float, what: str = "") -> Step:
+    def step_in_world_of(self, ranks: int, *, since: float = 0.0, what: str = "") -> Step:
         """The first step, after `since`, with this many ranks."""
 
         def look() -> Step | None:
             return next((step for step in self.steps() if step.at > since and step.world == ranks), None)
 
-        return self._until(look, seconds=seconds, what=f"a step of {ranks} ranks {what}")
+        return self._until(look, what=f"a step of {ranks} ranks {what}")
 
     def longest_pause(self, since: float) -> float:
         """The most seconds without a step since a moment: one loss may make the ranks wait twice."""
         times = [since, *(step.at for step in self.steps() if step.at > since)]
         return max((later - earlier for earlier, later in itertools.pairwise(times)), default=0.0)
 
-    def steps_go_on(self, *, count: int = 5, seconds: float = 60.0) -> None:
+    def steps_go_on(self, *, count: int = 5) -> None:
         """Until there are this many more steps."""
         before = len(self.steps())
-        self._until(lambda: len(self.steps()) >= before + count, seconds=seconds, what=f"{count} more steps")
+        self._until(lambda: len(self.steps()) >= before + count, what=f"{count} more steps")
 
-    def step_after(self, at: float, *, seconds: float, what: str = "") -> Step:
+    def step_after(self, at: float, *, what: str = "") -> Step:
         """The first step after a moment, with any number of ranks."""
 
         def look() -> Step | None:
             return next((step for step in self.steps() if step.at > at), None)
 
-        return self._until(look, seconds=seconds, what=f"a step {what}")
+        return self._until(look, what=f"a step {what}")
 
-    def _until(self, probe: Callable[[], T | None], *, seconds: float, what: str) -> T:
+    def _until(self, probe: Callable[[], T | None], *, what: str) -> T:
         try:
-            return until(probe, seconds=seconds, what=what)
+            return until(probe, what=what)
         except AssertionError as error:
             raise AssertionError(f"{error}; the output ends with\n{self.tail()}") from None
 
@@ -185,7 +184,7 @@ def events(engine: Any, project: Project) -> list[dict[str, Any]]:
 
 def members(engine: Any, project: Project) -> dict[str, dict[str, Any]]:
     """The newest run's members by node; waits while a busy engine does not show the head's file."""
-    state = until(lambda: run_state(engine, project), seconds=20, what="the state of the newest run")
+    state = until(lambda: run_state(engine, project), what="the state of the newest run")
     return {each["name"]: each for each in state.get("members") or ()}
 
 
@@ -272,12 +271,12 @@ class Recovery:
         return f"{self.what}: next step after {self.lost:.1f} s, {self.repeated} step(s) again{back}"
 
 
-def recovery(training: Training, happened: Happened, *, seconds: float) -> Recovery:
+def recovery(training: Training, happened: Happened) -> Recovery:
     """Wait for the next step after a disturbance."""
     if happened.disturbance.loses_rank:
-        step = training.step_in_new_world(happened.at, seconds=seconds, what=f"after {happened}")
+        step = training.step_in_new_world(happened.at, what=f"after {happened}")
     else:
-        step = training.step_after(time.time(), seconds=seconds, what=f"after {happened}")
+        step = training.step_after(time.time(), what=f"after {happened}")
     before = [each for each in training.steps() if each.at < step.at]
     again = 0
     if before:

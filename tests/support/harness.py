@@ -32,7 +32,7 @@ DEADLINE = 300.0
 """Seconds after which a test fails that waits for what has to happen: the same for all, on a machine however busy."""
 
 
-def until(probe: Callable[[], T | None], *, seconds: float = DEADLINE, what: str, pause: float = 1.0) -> T:
+def until(probe: Callable[[], T | None], *, what: str, pause: float = 1.0) -> T:
     """The first truthy thing that `probe` returns; fails the test if there is none in time.
 
     A probe that starts commands or asks an engine takes processors from what it waits for: it follows the one before
@@ -41,8 +41,7 @@ def until(probe: Callable[[], T | None], *, seconds: float = DEADLINE, what: str
     Args:
         pause: the most seconds between two of them; 0.05: what is looked for may pass.
     """
-    seconds = max(seconds, DEADLINE)
-    deadline = time.monotonic() + seconds
+    deadline = time.monotonic() + DEADLINE
     while True:
         began = time.monotonic()
         found = probe()
@@ -50,7 +49,7 @@ def until(probe: Callable[[], T | None], *, seconds: float = DEADLINE, what: str
             return found
         now = time.monotonic()
         if now > deadline:
-            raise AssertionError(f"waited {seconds} s for {what}")
+            raise AssertionError(f"waited {DEADLINE:.0f} s for {what}")
         time.sleep(min(pause, max(0.05, 3 * (now - began))))
 
 
@@ -253,7 +252,7 @@ class Screen:
         """None: it runs."""
         return self._process.poll()
 
-    def wait_for(self, words: str, *, times: int = 1, seconds: float = DEADLINE) -> None:
+    def wait_for(self, words: str, *, times: int = 1) -> None:
         """Wait until `words` have been printed that many times; fails at once if the command ends before."""
 
         def printed() -> bool:
@@ -261,11 +260,11 @@ class Screen:
             assert self.text.count(words) >= times or not over, self.text
             return self.text.count(words) >= times
 
-        until(printed, seconds=seconds, what=f"{times} x {words!r}")
+        until(printed, what=f"{times} x {words!r}")
 
-    def end(self, *, within: float = DEADLINE) -> int:
+    def end(self) -> int:
         """Wait until the command has ended, and everything it printed is here; returns its exit code."""
-        code = self._process.wait(timeout=max(within, DEADLINE))
+        code = self._process.wait(timeout=DEADLINE)
         self._reader.join(timeout=DEADLINE)
         assert not self._reader.is_alive()
         return code
@@ -351,7 +350,7 @@ def freeze(container: Any) -> None:
             return False
         return True
 
-    until(frozen, seconds=20, what=f"{container.name} to be frozen")
+    until(frozen, what=f"{container.name} to be frozen")
 
 
 def running_children(word: str) -> list[psutil.Process]:

@@ -294,18 +294,18 @@ class NodeCluster:
         """The run's state in its file, {} before it has one: to ask the head for it takes a process each time."""
         return read_json(self.run_dir() / "state.json") or {}
 
-    def wait_done(self, *, seconds: float = 30.0) -> dict[str, Any]:
+    def wait_done(self) -> dict[str, Any]:
         """The state of the run once it has ended."""
 
         def done() -> dict[str, Any] | None:
             state = self.written()
             return state if state.get("state") == "done" else None
 
-        return until(done, seconds=seconds, what="the end of the run")
+        return until(done, what="the end of the run")
 
     def wait_for_log(self, text: str, *, times: int = 1) -> None:
         """Until the log has `text` that often."""
-        until(lambda: self.log().count(text) >= times, seconds=30, what=f"{text!r} in the log:\n{self.log()}")
+        until(lambda: self.log().count(text) >= times, what=f"{text!r} in the log:\n{self.log()}")
 
     def supervisor(self) -> int:
         """Process id of the run's supervisor."""
@@ -365,7 +365,7 @@ def gone_afterwards(make: Callable[[Path], AnyCluster]) -> Iterator[AnyCluster]:
     try:
         yield cluster
     finally:
-        until(cluster.is_gone, seconds=20, what=f"the end of all processes that write into {folder}")
+        until(cluster.is_gone, what=f"the end of all processes that write into {folder}")
 
 
 def node_cluster(*, nodes: int = 2) -> AbstractContextManager[NodeCluster]:
@@ -413,7 +413,7 @@ def is_gone(pid: int) -> bool:
     return fields[0] in ("Z", "X")
 
 
-def wait_gone(pids: Sequence[int], *, seconds: float = 10.0) -> None:
+def wait_gone(pids: Sequence[int]) -> None:
     """Until none of the processes runs."""
     started = time.monotonic()
-    until(lambda: all(is_gone(pid) for pid in pids), seconds=seconds, what=f"the end of {pids} since {started:.1f}")
+    until(lambda: all(is_gone(pid) for pid in pids), what=f"the end of {pids} since {started:.1f}")

@@ -171,7 +171,6 @@ class SshHosts:
         for name in names:
             until(
                 partial(self._is_up, name),
-                seconds=_BOOT_SECONDS,
                 what=f"{name} to be up",
             )
             booted = self.records.instances[name]

@@ -49,20 +49,20 @@ class Terminal:
     def press(self, keys: str) -> None:
         os.write(self._descriptor, keys.encode())
 
-    def wait_for(self, shown: Callable[[str], bool], *, seconds: float = 20.0) -> None:
-        deadline = time.monotonic() + max(seconds, DEADLINE)
+    def wait_for(self, shown: Callable[[str], bool]) -> None:
+        deadline = time.monotonic() + DEADLINE
         while not shown(self.text):
             assert time.monotonic() < deadline, self.text
             if select.select([self._descriptor], [], [], 0.2)[0]:
                 assert self._read(), f"it has ended:\n{self.text}"
 
-    def end(self, *, within: float = 60.0) -> tuple[int, bytes]:
+    def end(self) -> tuple[int, bytes]:
         """The program's exit code, and everything that it printed."""
-        deadline = time.monotonic() + max(within, DEADLINE)
+        deadline = time.monotonic() + DEADLINE
         while select.select([self._descriptor], [], [], max(0.0, deadline - time.monotonic()))[0]:
             if not self._read():
-                return self.process.wait(timeout=max(within, DEADLINE)), self.printed
-        raise AssertionError(f"it is still there after {within} s:\n{self.text}")
+                return self.process.wait(timeout=DEADLINE), self.printed
+        raise AssertionError(f"it is still there after {DEADLINE:.0f} s:\n{self.text}")
 
     def close(self) -> None:
         """Close the window."""
