@@ -278,7 +278,8 @@ def test_down_right_after_a_killed_up_waits_for_its_vms_from_any_laptop(bench: B
     bench.client().bulk_insert(A, plan.bodies(A)[0], request_id(spec.name))
     found = bench.another().cluster(spec.name)
     assert found is not None
-    assert any("bulkInsert" in each for each in found.other_objects)
+    # On a busy machine the VMs may be there already.
+    assert found.nodes or any("bulkInsert" in each for each in found.other_objects)
     assert bench.another().destroy(spec.name) == []
     assert all(operation["status"] == "DONE" for operation in bench.emulator.state.all_operations())
 
