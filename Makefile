@@ -59,7 +59,7 @@ test: setup base-image registry .cache/terraform/.complete ## every test; some: 
 	@$(BIN)/python -m tests.prepare
 	@$(BIN)/python -m pytest $(PYTEST_PARALLEL) $(PYTEST_ARGS)
 
-nightly: ## what takes long: tests with the mark, all kill points, witnesses, soak, mutants, images, fuzz; an hour
+nightly: ## what takes hours: tests with the mark, all kill points, witnesses, soak, mutants, images, fuzz
 	@$(MAKE) --no-print-directory test PYTEST_ARGS="-m nightly $(PYTEST_ARGS)"
 	@$(MAKE) --no-print-directory mutants
 	@$(MAKE) --no-print-directory soak
