@@ -208,6 +208,7 @@ def ends(project: Project, options: str) -> dict[str, Any]:
     return run
 
 
+@pytest.mark.nightly
 def test_a_training_that_fails_on_every_rank_fails_once_with_its_own_code(pair: Project, engine: Any) -> None:
     run = ends(pair, "--fail-at 12 --exit-code 3")
     assert (run["state"], run["exit_code"]) == ("failed", 3), run
@@ -217,6 +218,7 @@ def test_a_training_that_fails_on_every_rank_fails_once_with_its_own_code(pair: 
     assert log.count("world of 2 ranks") == 1, log
 
 
+@pytest.mark.nightly
 def test_a_rank_that_leaves_early_with_0_does_not_make_the_run_a_success(pair: Project) -> None:
     run = ends(pair, "--leave-at 12 --pause 0.2 --epochs 20")
     assert run["state"] == "failed", run
