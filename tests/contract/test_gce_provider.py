@@ -70,7 +70,9 @@ def test_nodes_have_their_addresses_and_down_says_what_it_deleted(bench: Bench) 
     gone: list[str] = []
     assert elsewhere.destroy(spec.name, on_progress=lambda progress: gone.append(progress.object)) == []
     assert {f"VM {A}/{spec.node_name(0)}", f"firewall hvdcloud-{spec.name}-{spec.id}-ssh"} <= set(gone)
-    assert len(gone) == len(set(gone)) == 4
+    assert len(gone) == len(set(gone))
+    # Lists are not of one moment: a disk may be there without its VM, which is deleted with it.
+    assert len([each for each in gone if not each.startswith("disk ")]) == 4
     assert elsewhere.list().clusters == ()
 
 
