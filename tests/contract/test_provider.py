@@ -49,10 +49,8 @@ def workshop(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
         return
     if request.param == "ssh":
         hosts = request.getfixturevalue("own_hosts")
-        with (
-            pytest.MonkeyPatch.context() as patch,
-            contextlib.closing(SshWorkshop(hosts, request.getfixturevalue("of_engine"))) as found,
-        ):
+        found = SshWorkshop(hosts, request.getfixturevalue("of_engine"))
+        with pytest.MonkeyPatch.context() as patch, contextlib.closing(found.provider):
             patch.setenv("PATH", hosts.path)
             yield found
         return

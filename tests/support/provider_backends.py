@@ -30,9 +30,6 @@ class Workshop(Protocol):
 
     provider: Provider
 
-    def another_provider(self) -> Provider:
-        """One that has asked nothing yet."""
-
     def spec(self) -> ClusterSpec:
         """Two nodes under a name of their own."""
 
@@ -117,10 +114,7 @@ class LocalWorkshop(_OnEngines):
         super().__init__(images)
         self._engine = engine
         self._folder = folder
-        self.provider: Provider = self.another_provider()
-
-    def another_provider(self) -> Provider:
-        return LocalProvider(self._engine)
+        self.provider: Provider = LocalProvider(engine)
 
     def spec(self) -> ClusterSpec:
         return new_spec(self._images.good, bucket=(self._folder / "bucket").as_uri())
@@ -167,20 +161,9 @@ class SshWorkshop(_OnEngines):
     def __init__(self, hosts: SshHosts, images: NodeImages) -> None:
         super().__init__(images)
         self._hosts = hosts
-        self._providers: list[SshProvider] = []
-        self.provider: Provider = self.another_provider()
-
-    def close(self) -> None:
-        """End the connections of its providers."""
-        for provider in self._providers:
-            provider.close()
-
-    def another_provider(self) -> Provider:
-        first, second, *others = (host.name for host in self._hosts.hosts)
+        first, second, *others = (host.name for host in hosts.hosts)
         named = [first, {"host": second, "jump": first}, *others]
-        made = SshProvider(SshMachinesConfig.model_validate({"hosts": named}))
-        self._providers.append(made)
-        return made
+        self.provider: Provider = SshProvider(SshMachinesConfig.model_validate({"hosts": named}))
 
     def spec(self) -> ClusterSpec:
         return new_spec(self._images.good)
@@ -215,10 +198,7 @@ class GceWorkshop:
     def __init__(self, emulator: Emulator) -> None:
         self._emulator = emulator
         self._bench = Bench(emulator)
-        self.provider: Provider = self.another_provider()
-
-    def another_provider(self) -> Provider:
-        return self._bench.another(zones=[A], gpu=None)
+        self.provider: Provider = self._bench.another(zones=[A], gpu=None)
 
     def spec(self) -> ClusterSpec:
         return self._bench.spec()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import threading
 import time
 from collections.abc import Callable
@@ -24,10 +23,6 @@ class Call:
     query: dict[str, list[str]]
     body: bytes
     quota_project: str | None
-
-    @property
-    def json(self) -> Any:
-        return json.loads(self.body)
 
 
 @dataclass
@@ -74,9 +69,7 @@ class Script:
         return http_server.Reply(reply.content, status=reply.status, headers=kind)
 
 
-def refusal(status: int, legacy: str, message: str = "no", **info: Any) -> Reply:
-    """An error as the API gives it: `legacy` is `errors[].reason`, `info` the ErrorInfo beside it."""
-    error: dict[str, Any] = {"code": status, "message": message, "errors": [{"reason": legacy, "message": message}]}
-    if info:
-        error["details"] = [{"@type": "type.googleapis.com/google.rpc.ErrorInfo", **info}]
+def refusal(status: int, legacy: str, message: str = "no") -> Reply:
+    """An error as the API gives it: `legacy` is `errors[].reason`."""
+    error = {"code": status, "message": message, "errors": [{"reason": legacy, "message": message}]}
     return Reply({"error": error}, status)
