@@ -39,8 +39,6 @@ STATE_SECONDS = 20.0
 """How long the head may take to tell the state of its runs."""
 LATE_SECONDS, PAUSE_SECONDS = 3.0, 0.5
 """How long what a killed `up` had asked for may take to appear, and how often it is looked for."""
-STORAGE_ENDPOINT_VARIABLE = "STORAGE_EMULATOR_HOST"
-"""Google's client libraries take another storage endpoint from this variable."""
 
 
 class Context:
@@ -103,14 +101,9 @@ class Context:
         """Where checkpoints go, as this machine sees it."""
         return self._bucket or self.config.checkpoints.bucket or default_bucket(self.name)
 
-    @property
-    def storage_endpoint(self) -> str | None:
-        """Another Cloud Storage endpoint than Google's."""
-        return os.environ.get(STORAGE_ENDPOINT_VARIABLE) or None
-
     def bucket(self, cluster: Cluster | None = None) -> Bucket:
         """The cluster's bucket, else the configured one."""
-        return open_bucket((cluster.bucket if cluster else "") or self.bucket_url, endpoint=self.storage_endpoint)
+        return open_bucket((cluster.bucket if cluster else "") or self.bucket_url)
 
     def query(self) -> Cluster | None:
         """The cluster as its provider sees it, with what this machine remembers of it.

@@ -14,6 +14,7 @@ from hvdcloud.errors import UsageError
 from hvdcloud.node.paths import MOUNTED
 from hvdcloud.runs import horovod_args, launchers
 from hvdcloud.runs.spec import About, DataRequest, DataSet, Elastic, Host, RunSpec
+from hvdcloud.storage.open import storage_endpoint
 from hvdcloud.units import counted
 
 if TYPE_CHECKING:
@@ -90,7 +91,7 @@ def spec_of_run(
     set_first = ["env"] if len(options.command) > 1 and ASSIGNMENT.match(options.command[0]) else []
     # Words, or one word for the shell if the text uses its syntax.
     command = [*set_first, *options.command] or ([text] if _SHELL_SYNTAX.search(text) else shlex.split(text))
-    endpoint = context.storage_endpoint
+    endpoint = storage_endpoint()
     return RunSpec(
         run=run_id,
         cluster=cluster.name,

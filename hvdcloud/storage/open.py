@@ -13,13 +13,18 @@ from hvdcloud.storage.folder import FolderBucket
 from hvdcloud.storage.gcs import GcsBucket
 
 
+def storage_endpoint() -> str | None:
+    """Another Cloud Storage endpoint than Google's, from the variable that Google's client libraries read."""
+    return os.environ.get("STORAGE_EMULATOR_HOST") or None
+
+
 def open_bucket(
     url: str, *, endpoint: str | None = None, credentials: Any = None, retry_seconds: float = RETRY_SECONDS
 ) -> Bucket:
     """The bucket that `file:///DIR` or `gs://BUCKET[/PREFIX]` names; no request is made yet.
 
     Args:
-        endpoint: another Cloud Storage endpoint, such as `http://127.0.0.1:9023`; default: STORAGE_EMULATOR_HOST.
+        endpoint: another Cloud Storage endpoint, such as `http://127.0.0.1:9023`; default: `storage_endpoint`.
             Without `credentials` it is accessed anonymously.
         credentials: of google-auth, such as `vm_credentials()`; default: Application Default Credentials.
         retry_seconds: how long each request is retried while the network or the service fails.
@@ -40,7 +45,7 @@ def open_bucket(
         return GcsBucket(
             bucket=bucket,
             prefix=prefix.strip("/"),
-            endpoint=endpoint or os.environ.get("STORAGE_EMULATOR_HOST") or None,
+            endpoint=endpoint or storage_endpoint(),
             credentials=credentials,
             retry_seconds=retry_seconds,
         )

@@ -11,6 +11,7 @@ from hvdcloud.google.grants import settled_at
 from hvdcloud.google.http import ENDPOINT_VARIABLE
 from hvdcloud.providers.gce.money.catalog import NodeKind
 from hvdcloud.providers.gce.ssh_access import AUTO, IAP, SOMEWHERE, is_public
+from hvdcloud.storage.open import storage_endpoint
 
 if TYPE_CHECKING:
     from hvdcloud.config.gce import GceConfig, Provisioning
@@ -138,5 +139,5 @@ def settings_of(
         idle_seconds=limits.idle,
         endpoint=os.environ.get(ENDPOINT_VARIABLE),
         settled_at=settled_at(project),
-        storage_endpoint=os.environ.get("STORAGE_EMULATOR_HOST"),
+        storage_endpoint=storage_endpoint(),
     )
