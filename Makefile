@@ -13,6 +13,8 @@ PYTEST_PARALLEL ?= -n $(PYTEST_PROCESSES) --dist loadgroup --no-loadscope-reorde
 BIN := $(CURDIR)/.venv/bin
 # A docker command with BuildKit, where the machine's has none: tools/engine.sh.
 export PATH := $(CURDIR)/.cache/docker:$(PATH)
+# Commands under test start as an installed one does: from compiled files.
+unexport PYTHONDONTWRITEBYTECODE
 # uv, for `lock` and `test-lowest`, knows none of pip's settings.
 ifdef PIP_INDEX_URL
 export UV_DEFAULT_INDEX ?= $(PIP_INDEX_URL)

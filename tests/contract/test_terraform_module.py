@@ -87,6 +87,7 @@ def test_terraforms_own_tests_pass(place: Workplace) -> None:
     assert ", 0 failed" in done.stdout
 
 
+@pytest.mark.nightly
 def test_checkov_finds_nothing(tmp_path: Path) -> None:
     if reason := missing():
         pytest.skip(reason)
@@ -191,6 +192,7 @@ def test_no_plan_deletes_or_replaces_the_bucket(everything: Workplace) -> None:
     assert resources(everything.folder) == before
 
 
+@pytest.mark.nightly
 def test_a_missing_permission_is_reported_in_googles_words_and_apply_continues_later(place: Workplace) -> None:
     fail(place.folder, "google_compute_network")
     applied = place.apply()

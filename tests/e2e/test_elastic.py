@@ -162,6 +162,7 @@ def test_a_stopped_node_is_replaced_by_the_attached_client(running: Shared) -> N
     assert running.engine.containers.get(node).id != before
 
 
+@pytest.mark.nightly
 def test_a_node_whose_training_process_is_killed_gets_another_one_and_be_it_the_head(running: Shared) -> None:
     happened = running.disturb("worker", 0)
     went_on = running.go_on_without(happened)

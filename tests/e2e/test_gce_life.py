@@ -213,6 +213,7 @@ exec docker exec --interactive "$vm" bash -c 'exec 3<>/dev/tcp/127.0.0.1/2222; c
 """
 
 
+@pytest.mark.nightly
 def test_through_iap_the_vms_need_no_external_address_and_only_iap_may_come_in(cloud: Cloud, tmp_path: Path) -> None:
     gcloud = tmp_path / "bin" / "gcloud"
     gcloud.parent.mkdir()
@@ -241,6 +242,7 @@ def test_through_iap_the_vms_need_no_external_address_and_only_iap_may_come_in(c
     assert {call.split()[2] for call in calls} == {"t-gce-iap-0", "t-gce-iap-1"}
 
 
+@pytest.mark.nightly
 def test_a_port_that_cannot_be_reached_ends_up_before_the_image_is_there(cloud: Cloud, tmp_path: Path) -> None:
     settings = {"ssh": {"source": "198.51.100.7/32"}, "zones": ["us-central1-a"]}
     project = cloud.project(tmp_path, "t-gce-blocked", gce=settings)

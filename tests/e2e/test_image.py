@@ -98,6 +98,7 @@ def test_the_builds_own_check_fails_for_a_horovod_that_does_not_work(
     assert printed.endswith("exit code 0" if message.startswith("Horovod works") else "exit code 1")
 
 
+@pytest.mark.nightly
 def test_without_horovod_ranks_of_torchrun_train_and_the_builds_own_check_sees_when_they_do_not(
     torchrun_image: str, engine: Any
 ) -> None:

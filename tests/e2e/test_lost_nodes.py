@@ -89,7 +89,8 @@ def test_a_worker_that_dies_ends_the_run_and_loses_no_checkpoint_of_the_others(
     assert_the_lost_node_stands_in_the_way(project, worker, lost="stopped")
 
 
-@pytest.mark.parametrize("controller", ["gloo", pytest.param("mpi", marks=pytest.mark.nightly)])
+@pytest.mark.nightly
+@pytest.mark.parametrize("controller", ["gloo", "mpi"])
 def test_a_worker_that_freezes_ends_the_run_and_its_checkpoints_come_when_it_thaws(
     project: Project, engine: Any, controller: str
 ) -> None:

@@ -156,7 +156,8 @@ def test_secrets_show_nowhere(project: Project, engine: Any) -> None:
     assert left == b""
 
 
-@pytest.mark.parametrize("controller", ["gloo", pytest.param("mpi", marks=pytest.mark.nightly)])
+@pytest.mark.nightly
+@pytest.mark.parametrize("controller", ["gloo", "mpi"])
 def test_a_rank_that_saves_when_it_is_stopped_is_told_once_and_has_time(project: Project, controller: str) -> None:
     project.write("train.py", jobs.SAVES_AT_ITS_END)
     with project.started(

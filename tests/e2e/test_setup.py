@@ -217,6 +217,7 @@ def test_in_a_new_project_setup_enables_what_terraform_reads_with_and_waits_for_
     assert lab.keys == KEYS
 
 
+@pytest.mark.nightly
 def test_a_role_that_another_machine_made_is_taken_up(lab: Lab) -> None:
     lab.setup("--yes")
     role = "google_project_iam_custom_role.self_delete"

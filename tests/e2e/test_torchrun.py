@@ -24,6 +24,7 @@ def project(tmp_path_factory: pytest.TempPathFactory, engine: Any, torchrun_imag
         yield project
 
 
+@pytest.mark.nightly
 def test_every_slot_of_every_node_has_a_rank_and_the_next_run_continues_on_fewer(
     project: Project, engine: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

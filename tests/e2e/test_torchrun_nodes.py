@@ -96,13 +96,8 @@ def test_the_ddp_template_learns_and_continues(tmp_path: Path, engine: Any, torc
 # --- a node or the head is lost -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("how", "index"),
-    [
-        ("kill", 1),
-        *(pytest.param(*case, marks=pytest.mark.nightly) for case in [("kill", 0), ("pause", 1), ("network", 1)]),
-    ],
-)
+@pytest.mark.nightly
+@pytest.mark.parametrize(("how", "index"), [("kill", 0), ("kill", 1), ("pause", 1), ("network", 1)])
 def test_a_node_that_is_lost_ends_the_run_and_its_checkpoints_are_pulled(
     tmp_path: Path, engine: Any, torchrun_image: str, how: str, index: int
 ) -> None:
