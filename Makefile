@@ -7,8 +7,8 @@ LOCK_ARGS ?=
 LIVE_ARGS ?=
 FUZZ_SECONDS ?= 60
 FUZZ_TARGETS ?=
-# Each of them may have a cluster of 5 GiB: fewer on a machine with less memory.
-PYTEST_PROCESSES ?= 4
+# More than there are cores, for tests wait. All together need 6 GiB.
+PYTEST_PROCESSES ?= 6
 PYTEST_PARALLEL ?= -n $(PYTEST_PROCESSES) --dist loadgroup --no-loadscope-reorder
 BIN := $(CURDIR)/.venv/bin
 # A docker command with BuildKit, where the machine's has none: tools/engine.sh.

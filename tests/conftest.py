@@ -28,7 +28,7 @@ BUILD_SECONDS = 1800
 """For a test that may have to build an image first, where `python -m tests.prepare` has not."""
 IMAGES = ("image", "tensorflow_image", "torchrun_image")
 """Fixtures that are images."""
-LONGEST = ("test_elastic", "test_setup", "test_terraform_module")
+LONGEST = ("test_elastic", "test_gce_provider", "test_setup", "test_terraform_module")
 """Files that take minutes, of one process: what begins last is what everything else is waited for with."""
 NIGHTLY = ("witness",)
 """Folders whose tests `make nightly` runs."""

@@ -262,10 +262,16 @@ def test_ctrl_c_waits_for_what_is_under_way_and_deletes_it(bench: Bench, moment:
     plan = bench.provider.plan(bench.spec())
     if moment == "request":
         bench.fail({"hold": "after"}, method=BULK_INSERT)
-        threading.Timer(0.8, faults.release).start()
     watcher = interrupt_when(
         {"request": lambda: faults.plain()["held"], "operation": world.all_operations, "vm": world.instances}[moment]
     )
+
+    def release() -> None:
+        watcher.join()
+        time.sleep(0.8)
+        faults.release()
+
+    threading.Thread(target=release).start()
     with pytest.raises(KeyboardInterrupt):
         bench.provider.create(plan)
     watcher.join()
