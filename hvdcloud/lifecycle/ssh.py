@@ -28,6 +28,7 @@ def ssh_argv(context: Context, node: str, command: Sequence[str]) -> list[str]:
     if not command:
         return argv
     text = command[0] if len(command) == 1 else shlex.join(command)
+    # ssh takes what follows the host's name for options of its own, as long as it begins with a dash: this does not.
     return [*argv, f"cd /workspace 2>/dev/null; {text}"]
 
 
@@ -48,5 +49,4 @@ def _argv(context: Context, node: str, options: Sequence[str] = ()) -> list[str]
     program = shutil.which("ssh")
     if program is None:
         raise UsageError("there is no ssh on this machine", hint="install the OpenSSH client")
-    # Without --, ssh takes what follows the host's name for options of its own, as long as it begins with a dash.
-    return [program, "-F", str(context.state.ssh_config), *options, "--", found.name]
+    return [program, "-F", str(context.state.ssh_config), *options, found.name]

@@ -36,7 +36,7 @@ class Project:
         up = Uploader(bucket, cluster="digits", run=RUN, node=0, directory=node, quiet_seconds=0)
         assert up.finish(DEADLINE).complete
         bucket.write("digits/train.py/x", b"evil")
-        bucket.write("digits/src/.hvdcloud/manifest-0.json", b"evil")
+        bucket.write("digits/src-abcdef/.hvdcloud/manifest-0.json", b"evil")
 
     def context(self) -> Context:
         context, *_ = self.laptop.context([])

@@ -206,7 +206,7 @@ def test_the_users_command_keeps_its_quotes_on_the_node(state: ClusterState, wor
     node = node_behind("true")
     context = context_of(state, node)
     # What sshd does with it.
-    text = " ".join(ssh_argv(context, "0", words)[5:])
+    text = " ".join(ssh_argv(context, "0", words)[4:])
     assert text.startswith("cd /workspace 2>/dev/null; ")
     assert subprocess.run(["sh", "-c", text], capture_output=True, text=True, check=True).stdout == said
     assert ssh_argv(context, "0", [])[-1] == node.name, "a shell, which starts there by itself"
