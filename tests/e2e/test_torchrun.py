@@ -46,6 +46,7 @@ def test_every_slot_of_every_node_has_a_rank_and_the_next_run_continues_on_fewer
     nothing_runs(engine, project)
 
 
+@pytest.mark.nightly
 def test_the_exception_of_the_first_rank_to_fail_is_named_without_the_launchers_own(
     project: Project, engine: Any
 ) -> None:
