@@ -41,6 +41,13 @@ def test_a_failing_instruction_is_named_with_its_own_last_20_lines(last: str) ->
     assert error.details.splitlines() == [f"line {number}" for number in range(80, 100)]
 
 
+def test_of_an_instruction_that_is_a_whole_script_the_beginning_is_named() -> None:
+    message = failed(f"#3 [tools 2/2] RUN cd /src && {'make && ' * 100}\n#3 ERROR: exit code: 3\n").message
+    assert message.startswith("a small image was not built: [tools 2/2] RUN cd /src && make &&")
+    assert message.endswith(" …: exit code: 3")
+    assert len(message) < 160
+
+
 def test_in_our_own_dockerfiles_every_download_is_cached() -> None:
     for file in context.dockerfiles().glob("*.Dockerfile"):
         runs = [line for line in file.read_text().replace("\\\n", "").splitlines() if line.startswith("RUN ")]

@@ -9,6 +9,7 @@ import re
 import shutil
 import signal
 import subprocess
+import textwrap
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import KW_ONLY, dataclass, field
@@ -21,6 +22,8 @@ from hvdcloud.image.plan.context import Context, Step
 from hvdcloud.image.plan.sources import download_arguments
 
 KEPT_LINES = 20
+LONGEST_TITLE = 100
+"""Characters: an instruction may be a whole script."""
 _PROBE_SECONDS = 10
 _INSTALL = "install docker-buildx, the package of Debian 13 and Ubuntu (Docker's own: docker-buildx-plugin)"
 # https://github.com/moby/buildkit/blob/v0.13.0/util/progress/progressui/printer.go, the same since Docker 20.10.
@@ -135,7 +138,7 @@ class _Log:
             return
         number, text = work.groups()
         if number not in self._titles:
-            self._titles[number] = " ".join(_MOUNTS.sub("", text).split())
+            self._titles[number] = textwrap.shorten(_MOUNTS.sub("", text), LONGEST_TITLE, placeholder=" …")
             self._tails[number] = deque(maxlen=KEPT_LINES)
             if _INSTRUCTION.fullmatch(text):
                 self.progress(BuildEvent(kind="step", text=self._titles[number]))
