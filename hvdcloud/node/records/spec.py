@@ -17,8 +17,8 @@ from hvdcloud.runs.spec import About, DataRequest, Elastic, Host, RunSpec
 if TYPE_CHECKING:
     from hvdcloud.storage.base import Bucket
 
-START_SECONDS = 15.0
-"""How long an agent may take to start, over ssh and beside everything else that starts then."""
+START_SECONDS = 60.0
+"""How long an agent may take to start, over ssh, from a disk that is still cold or beside everything else that starts."""
 
 
 @dataclass(frozen=True, kw_only=True)
