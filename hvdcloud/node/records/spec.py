@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from hvdcloud.storage.base import Bucket
 
 START_SECONDS = 60.0
-"""How long an agent may take to start, over ssh, from a disk that is still cold or beside everything else that starts."""
+"""How long an agent may take to start, over ssh, from a cold disk or beside everything else that starts then."""
 
 
 @dataclass(frozen=True, kw_only=True)
