@@ -99,7 +99,8 @@ def resume(state: hvd.elastic.TorchState) -> None:
     offers = hvd.allgather_object(epochs)
     root = offers.index(max(offers))
     if offers[root] > 0:
-        checkpoint = hvd.broadcast_object(newest, root_rank=root)
+        # Without a name Horovod takes the type's, which differs where a rank has no checkpoint: all would wait forever.
+        checkpoint = hvd.broadcast_object(newest, root_rank=root, name="checkpoint")
         state.model.load_state_dict(checkpoint["model"])
         state.optimizer.load_state_dict(checkpoint["optimizer"])
         state.epoch, state.step, state.history = checkpoint["epoch"], checkpoint["step"], checkpoint["history"]
