@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hvdcloud import units
 from hvdcloud.checkpoints.fetch import fetch, local_paths, remove_partials
 from hvdcloud.checkpoints.manifest import Entry, continued_runs, file_name, load_manifests, run_prefix
 from hvdcloud.checkpoints.names import WORKSPACE, checkpoint_file
@@ -92,7 +93,7 @@ def _restore(
     needed = sum(choice[-1].entry.size for choice in choices.values())
     free = shutil.disk_usage(directory).free
     if needed > free:
-        why = f"the checkpoints to restore need {needed / 1e9:.2f} GB, {directory} has {free / 1e9:.2f} GB left"
+        why = f"the checkpoints to restore need {units.size(needed)}, {directory} has {units.size(free)} left"
         hint = "make the cluster again with a larger gce.disk_gb, or free some space on this machine"
         raise CapacityError(why, hint=hint)
     failures = _fetch(bucket, choices, places=places, restored=restored)
