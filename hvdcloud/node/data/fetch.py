@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from hvdcloud import units
 from hvdcloud.checkpoints.manifest import LONGEST_COMPONENT
 from hvdcloud.checkpoints.names import clashes, refusals, sentences
 from hvdcloud.errors import CapacityError, CheckpointError, CredentialsError, HvdcloudError, NodeError, UsageError
@@ -220,7 +221,7 @@ def _check_space(plans: Sequence[_Plan]) -> None:
     needed, free = sum(each.size for plan in plans for each in plan.missing), shutil.disk_usage(paths.data_dir()).free
     if needed > free:
         names = " and ".join(plan.wanted.name for plan in plans)
-        why = f"data set {names}: {needed / 1e9:.2f} GB more are needed, and the disk has {free / 1e9:.2f} GB left"
+        why = f"data set {names}: {units.size(needed)} more are needed, and the disk has {units.size(free)} left"
         raise CapacityError(why, hint=SPACE_HINT)
 
 

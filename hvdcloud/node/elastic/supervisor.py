@@ -23,7 +23,7 @@ from hvdcloud.node.records import state
 from hvdcloud.node.records.spec import Spec
 from hvdcloud.node.run.lease import Lease
 from hvdcloud.node.run.outcome import CONSEQUENCE_SECONDS, Ended, Loss, Outcome, Worker, judge_elastic
-from hvdcloud.node.run.supervisor import DRAIN_SECONDS, LAUNCHER_SECONDS, Supervisor
+from hvdcloud.node.run.supervisor import DRAIN_SECONDS, LAUNCHER_SECONDS, START_SECONDS, Supervisor
 from hvdcloud.runs.state import RunState
 
 MOST_RESTARTS = 8
@@ -122,7 +122,7 @@ class ElasticSupervisor(Supervisor, ABC):
         Returns whether it has changed."""
         membership = self._membership
         if not self._listed:
-            patient = len(membership.usable()) < membership.least or now < self._launched_at + self._spec.start
+            patient = len(membership.usable()) < membership.least or now < self._launched_at + START_SECONDS
             if patient and any(member.place is Place.JOINING for member in membership.members.values()):
                 return False
             self._listed = True

@@ -17,9 +17,6 @@ from hvdcloud.runs.spec import About, DataRequest, Elastic, Host, RunSpec
 if TYPE_CHECKING:
     from hvdcloud.storage.base import Bucket
 
-START_SECONDS = 60.0
-"""How long an agent may take to start, over ssh, from a cold disk or beside everything else that starts then."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class Spec(RunSpec):
@@ -30,8 +27,6 @@ class Spec(RunSpec):
     cores: int
     beat: float = BEAT_SECONDS
     """Seconds between two heartbeats of the supervisor and its agents."""
-    start: float = START_SECONDS
-    """Seconds after which an agent that has not started is given up."""
 
     @property
     def names(self) -> list[str]:

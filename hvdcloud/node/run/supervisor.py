@@ -31,6 +31,8 @@ from hvdcloud.runs.progress import LogReader
 from hvdcloud.runs.reports import NodeData, RankWaits, UploadReport, texts_of
 from hvdcloud.runs.state import RunState
 
+START_SECONDS = 60.0
+"""How long an agent may take to start, over ssh, from a cold disk or beside everything else that starts then."""
 FAILURE_SECONDS = 2.0
 """How long the launcher may take to end the other ranks when one has failed; then we do it."""
 LAUNCHER_SECONDS = 10.0
@@ -173,7 +175,7 @@ class Supervisor:
                 lease.channel.beat()
         for lease in list(self._leases.values()):
             starting = not lease.ready and lease.node not in self._broke
-            limit = max(self._silence, self._spec.start) if starting else self._silence
+            limit = max(self._silence, START_SECONDS) if starting else self._silence
             if not lease.finished and now - lease.heard > limit:
                 self._lose(lease, f"no heartbeat for {limit:.0f} s", silent=True)
 
