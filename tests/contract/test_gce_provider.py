@@ -260,8 +260,6 @@ def test_the_same_name_in_another_zone_at_the_same_moment_is_noticed(bench: Benc
 def test_ctrl_c_waits_for_what_is_under_way_and_deletes_it(bench: Bench, moment: str) -> None:
     world, faults = bench.emulator.state, bench.emulator.faults
     plan = bench.provider.plan(bench.spec())
-    if moment == "request":
-        bench.fail({"hold": "after"}, method=BULK_INSERT)
     watcher = interrupt_when(
         {"request": lambda: faults.plain()["held"], "operation": world.all_operations, "vm": world.instances}[moment]
     )
@@ -271,7 +269,9 @@ def test_ctrl_c_waits_for_what_is_under_way_and_deletes_it(bench: Bench, moment:
         time.sleep(0.8)
         faults.release()
 
-    threading.Thread(target=release).start()
+    if moment == "request":
+        bench.fail({"hold": "after"}, method=BULK_INSERT)
+        threading.Thread(target=release).start()
     with pytest.raises(KeyboardInterrupt):
         bench.provider.create(plan)
     watcher.join()
