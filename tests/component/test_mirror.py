@@ -130,7 +130,9 @@ def test_nodes_are_reached_while_more_files_are_open_than_select_knows(home: Sce
         assert here.bring() == 1
 
 
-@pytest.mark.parametrize("cut", [10, 400, 3_000, 20_000, 60_000, 119_000])
+@pytest.mark.parametrize(
+    "cut", [10, *(pytest.param(cut, marks=pytest.mark.nightly) for cut in (400, 3_000, 60_000)), 20_000, 119_000]
+)
 def test_a_connection_that_breaks_anywhere_leaves_a_bucket_that_verifies(home: Scene, cut: int) -> None:
     here, (head, _) = home
     files = {f"part-{number}": random.Random(number).randbytes(20_000) for number in range(5)}

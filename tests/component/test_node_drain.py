@@ -171,7 +171,10 @@ def test_a_container_that_ends_ends_its_part_of_the_run_with_everything_in_the_b
     ]
 
 
-@pytest.mark.parametrize(("answers", "why"), [([], "preempted"), ([503], "shut down"), ([0], "shut down")])
+@pytest.mark.parametrize(
+    ("answers", "why"),
+    [([], "preempted"), ([503], "shut down"), pytest.param([0], "shut down", marks=pytest.mark.nightly)],
+)
 def test_a_container_that_ends_before_the_notice_has_come_through_asks_for_it(
     cluster: NodeCluster, answers: list[int], why: str
 ) -> None:

@@ -133,7 +133,7 @@ def test_torchrun_that_is_not_in_the_image_fails_the_run_with_what_to_do(cluster
 @pytest.mark.parametrize(
     ("how", "exit_code", "reason"),
     [
-        ("raise RuntimeError('enough')", 1, "rank 1 on n1 exited with 1"),
+        pytest.param("raise RuntimeError('enough')", 1, "rank 1 on n1 exited with 1", marks=pytest.mark.nightly),
         ("raise SystemExit(3)", 3, "rank 1 on n1 exited with 3"),
         ("os.kill(os.getpid(), 9)", 137, "rank 1 on n1 was killed by signal 9 (SIGKILL)"),
         ("os.kill(os.getpid(), 11)", 139, "rank 1 on n1 was killed by signal 11 (SIGSEGV)"),

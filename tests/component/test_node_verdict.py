@@ -73,7 +73,10 @@ def verdict(state: dict[str, Any]) -> tuple[str, int | None, str]:
     return state["result"], state["exit_code"], state["reason"]
 
 
-@pytest.mark.parametrize("slow", [("n0",), ("n1",), ("n0", "n1")])
+@pytest.mark.parametrize(
+    "slow",
+    [pytest.param(("n0",), marks=pytest.mark.nightly), pytest.param(("n1",), marks=pytest.mark.nightly), ("n0", "n1")],
+)
 def test_a_run_has_succeeded_however_late_its_agents_say_so(cluster: NodeCluster, slow: tuple[str, ...]) -> None:
     start(cluster, then="")
     frozen = [cluster.agent(name) for name in slow]

@@ -49,7 +49,7 @@ def words(cluster: NodeCluster, text: str) -> list[str]:
     return sorted(line for line in cluster.log().splitlines() if text in line)
 
 
-@pytest.mark.parametrize("code", [0, 3])
+@pytest.mark.parametrize("code", [0, pytest.param(3, marks=pytest.mark.nightly)])
 def test_a_program_that_saves_when_it_is_stopped_is_told_once_and_has_time(cluster: NodeCluster, code: int) -> None:
     start(cluster, saves(7, code=code))
 

@@ -252,7 +252,11 @@ def test_down_leaves_nothing_of_an_up_that_was_killed_at_this_request(bench: Ben
 
 
 @pytest.mark.parametrize("method", [TEMPLATE, GROUP, REQUEST])
-@pytest.mark.parametrize("action", [{"reset": "after"}, {"status": 503}, {"reset": "before"}], ids=str)
+@pytest.mark.parametrize(
+    "action",
+    [{"reset": "after"}, {"status": 503}, pytest.param({"reset": "before"}, marks=pytest.mark.nightly)],
+    ids=str,
+)
 def test_passing_trouble_asks_for_nothing_twice(bench: Bench, method: str, action: dict[str, Any]) -> None:
     bench.fail(action, method=method, times=2)
     spec = bench.spec()

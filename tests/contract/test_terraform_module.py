@@ -53,6 +53,7 @@ def test_every_argument_exists_in_googles_provider(place: Workplace) -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("file", "right", "wrong", "says"),
     [

@@ -89,7 +89,7 @@ def test_a_cluster_that_another_machine_made_is_listed_and_kept_and_not_taken_ov
     assert "not pulled" in other.hvdcloud("down", expect=9).err
 
 
-@pytest.mark.parametrize("machines", [1, 2])
+@pytest.mark.parametrize("machines", [pytest.param(1, marks=pytest.mark.nightly), 2])
 def test_of_two_ups_of_one_name_at_most_one_makes_a_cluster_and_it_is_whole(
     project: Project, engine: Any, tmp_path: Path, machines: int
 ) -> None:
@@ -116,7 +116,9 @@ def test_of_two_ups_of_one_name_at_most_one_makes_a_cluster_and_it_is_whole(
 # --- no space ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("size", ["4k", "12k", "24k"])
+@pytest.mark.parametrize(
+    "size", [pytest.param("4k", marks=pytest.mark.nightly), "12k", pytest.param("24k", marks=pytest.mark.nightly)]
+)
 def test_when_the_state_folders_disk_is_full_up_makes_all_or_nothing(project: Project, engine: Any, size: str) -> None:
     project.configure(nodes=1, checkpoints={"bucket": (project.folder.parent / "bucket").as_uri()})
     project.state.mkdir()

@@ -148,7 +148,7 @@ def of_two_l4(records: RecordsCloud, root: Path, way: str) -> Project:
     return records.project(root, gce={"machine_type": "g2-standard-8", "gpu": None, **WAYS[way]})
 
 
-@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("when", [pytest.param("before", marks=pytest.mark.nightly), "after"])
 @pytest.mark.parametrize(("way", "method"), [(way, method) for way in WAYS for method in MADE_BY[way]])
 def test_down_leaves_nothing_of_an_up_that_was_killed_as_it_made_this(
     records: RecordsCloud, project: Project, tmp_path: Path, way: str, method: str, when: str
@@ -185,7 +185,7 @@ def test_down_finishes_what_a_killed_down_of_this_way_began(
 # --- the roll back ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("when", [pytest.param("before", marks=pytest.mark.nightly), "after"])
 @pytest.mark.parametrize("method", [*DELETING, "compute.disks.aggregatedList"])
 def test_down_finishes_a_roll_back_that_was_killed(
     records: RecordsCloud, project: Project, when: str, method: str

@@ -85,7 +85,7 @@ NO_GLOO = "echo 'gloo_built = lambda: False' >> /opt/venv/lib/python3.11/site-pa
     [
         (NO_GLOO, "Gloo support has not been built"),
         (LAUNCHER.format("echo cannot initialise >&2; exit 1"), "cannot initialise"),
-        (LAUNCHER.format("exit 0"), "Horovod works with Gloo"),
+        pytest.param(LAUNCHER.format("exit 0"), "Horovod works with Gloo", marks=pytest.mark.nightly),
     ],
     ids=["no-gloo", "no-ranks", "none"],
 )

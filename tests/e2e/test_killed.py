@@ -146,7 +146,10 @@ def list_shows_the_truth(project: Project, engine: Any) -> None:
 
 # --- up --------------------------------------------------------------------------------------------------------------
 
-IN_UP = [holds_the_lock, begun, has_keys, has_network, has_container, runs, created, is_pinned]
+IN_UP = [
+    *(pytest.param(moment, marks=pytest.mark.nightly) for moment in (holds_the_lock, begun, has_keys, created)),
+    *(has_network, has_container, runs, is_pinned),
+]
 
 
 @pytest.mark.parametrize("moment", IN_UP)

@@ -142,7 +142,7 @@ def test_ctrl_c_before_the_run_has_begun_deletes_what_was_made(project: Project,
 # --- run --down-when-done ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("ending", "code"), [("", 0), ("; exit 3", 7)])
+@pytest.mark.parametrize(("ending", "code"), [pytest.param("", 0, marks=pytest.mark.nightly), ("; exit 3", 7)])
 def test_run_down_when_done_pulls_and_deletes_whatever_the_jobs_result(
     project: Project, engine: Any, ending: str, code: int
 ) -> None:

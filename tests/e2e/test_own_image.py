@@ -233,11 +233,11 @@ def test_requirements_and_a_dockerfile_go_on_top_and_it_trains_on_two_nodes(
     script = "python -c 'import packaging; print(packaging.__version__)'; command -v tabulate"
     assert inside(engine, reference, script) == "25.0\n/opt/requirements/bin/tabulate"
     project.write("train.py", REDUCES)
+    # With Gloo the build has proved that Horovod works.
     with brought_up(project, engine):
-        for controller in ("gloo", "mpi"):
-            out = project.hvdcloud("run", "--controller", controller).out
-            for rank in range(2):
-                assert f"[{rank}] rank {rank} of 2 sums 1 mine /srv/lib\n" in out
+        out = project.hvdcloud("run", "--controller", "mpi").out
+        for rank in range(2):
+            assert f"[{rank}] rank {rank} of 2 sums 1 mine /srv/lib\n" in out
 
 
 @pytest.mark.parametrize(
@@ -363,9 +363,11 @@ def builds_once(folder: Path, remover: list[str], reference: str, image_id: str)
     ("lines", "cause"),
     [
         ("RUN rm /usr/sbin/sshd", "the node program does not come up at its step sshd: "),
-        ("RUN rm -r /opt/hvdcloud/venv", "the node program does not come up: "),
+        pytest.param("RUN rm -r /opt/hvdcloud/venv", "the node program does not come up: ", marks=pytest.mark.nightly),
         ("RUN usermod -s /usr/sbin/nologin root", "root can't log in and use the node program: "),
-        ("ENV PATH=/usr/bin:/bin", "horovodrun is not on its PATH (/usr/bin:/bin)"),
+        pytest.param(
+            "ENV PATH=/usr/bin:/bin", "horovodrun is not on its PATH (/usr/bin:/bin)", marks=pytest.mark.nightly
+        ),
         (
             "RUN sed -i 's/^Version: .*/Version: 2.12.0/' /opt/venv/lib/python3.11/site-packages/torch-*/METADATA",
             "Horovod does not work with run.controller gloo: "

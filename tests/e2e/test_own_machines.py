@@ -153,7 +153,7 @@ def test_what_is_wrong_with_each_host_is_said_at_once(project: Project, hosts: S
     assert hosts.left() == []
 
 
-@pytest.mark.parametrize("moment", ["creating", "booting", "ready"])
+@pytest.mark.parametrize("moment", ["creating", pytest.param("booting", marks=pytest.mark.nightly), "ready"])
 def test_an_up_that_is_killed_leaves_what_down_deletes(project: Project, hosts: SshHosts, moment: str) -> None:
     with project.started("up", "--yes") as process:
         screen = Screen(process)

@@ -61,6 +61,7 @@ def test_a_cluster_grows_and_shrinks_between_runs_and_each_run_has_all_of_it(pro
     project.hvdcloud("down")
 
 
+@pytest.mark.nightly
 def test_nodes_that_are_gone_or_stopped_come_back(project: Project, engine: Any) -> None:
     project.hvdcloud("resize", "3")
     project.hvdcloud("run", *WRITES)

@@ -78,7 +78,8 @@ def test_open_mpi_does_the_same(project: Project) -> None:
     assert "[1] rank 1 of 2 sums 1\n" in out
 
 
-@pytest.mark.parametrize("controller", [pytest.param("gloo", marks=pytest.mark.nightly), "mpi"])
+@pytest.mark.nightly
+@pytest.mark.parametrize("controller", ["gloo", "mpi"])
 def test_a_ranks_bytes_are_what_its_log_has(project: Project, controller: str) -> None:
     run(project, jobs.WRITES_BYTES, options=("--controller", controller))
     (newest,) = sorted((project.state / project.name / "bucket" / project.name).glob("*/.hvdcloud/log"))[-1:]
