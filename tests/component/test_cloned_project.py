@@ -60,7 +60,7 @@ def test_the_server_that_the_environment_names_gets_it(project: Project, listene
     assert any("Authorization" in asked.headers for asked in heard)
 
 
-@pytest.mark.parametrize("path", [".", "", "./bin:bin"])
+@pytest.mark.parametrize("path", [".", pytest.param("", marks=pytest.mark.nightly), "./bin:bin"])
 def test_no_program_of_the_project_runs(project: Project, tmp_path: Path, path: str) -> None:
     for name in ("docker", "git", "ssh", "gcloud", "terraform", "tofu", "nvidia-smi", "pip", "python3"):
         for file in (project.folder / name, project.folder / "bin" / name):

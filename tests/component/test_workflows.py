@@ -254,6 +254,7 @@ def test_image(new_github: NewGitHub) -> None:
         assert done == (0, f"hvdcloud {VERSION}\n")
 
 
+@pytest.mark.nightly
 def test_base_images(new_github: NewGitHub, repositories: Mapping[str, Path]) -> None:
     tool, row, images = "python -m tools.published", "torch-2.13.0-cpu", "ghcr.io/hvdcloud/images"
     answers = [

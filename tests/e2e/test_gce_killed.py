@@ -19,6 +19,7 @@ from tests.support.kill_points import kill_points
 pytestmark = pytest.mark.engine
 
 BULK_INSERT = "compute.instances.bulkInsert"
+WAIT = "compute.zoneOperations.wait"
 READ = "compute.instances.getGuestAttributes"
 UP, DOWN = 35, 12
 """How many requests `up` makes until the nodes are asked how far they are, and `down` in all; a few more do no harm."""
@@ -108,7 +109,7 @@ def test_what_a_killed_up_had_asked_for_is_deleted_even_if_it_appears_after_all_
     assert records.left() == []
 
 
-@pytest.mark.parametrize("method", [BULK_INSERT, "compute.zoneOperations.wait", READ])
+@pytest.mark.parametrize("method", [BULK_INSERT, WAIT, pytest.param(READ, marks=pytest.mark.nightly)])
 def test_up_after_a_killed_up_clears_its_remains_and_begins_again(
     records: RecordsCloud, project: Project, method: str
 ) -> None:
@@ -209,7 +210,7 @@ def test_down_finishes_a_roll_back_that_was_killed(
         (signal.SIGINT, "before", BULK_INSERT),
         (signal.SIGTERM, "after", BULK_INSERT),
         (signal.SIGINT, "after", "compute.firewalls.insert"),
-        (signal.SIGHUP, "before", "compute.zoneOperations.wait"),
+        (signal.SIGHUP, "before", WAIT),
         (signal.SIGINT, "after", READ),
     ],
 )

@@ -217,7 +217,9 @@ def test_what_is_published_is_pulled_when_it_is_needed_and_nothing_else_is_built
     assert names(project.name) == set(), "an image has the step's name alone, so that `make clean-images` removes it"
 
 
-@pytest.mark.parametrize("cause", ["another recipe", "unknown digest", "no registry"])
+@pytest.mark.parametrize(
+    "cause", ["another recipe", "unknown digest", pytest.param("no registry", marks=pytest.mark.nightly)]
+)
 def test_what_can_not_be_pulled_is_built_and_one_line_says_why(
     project: Project, publish: Any, cause: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

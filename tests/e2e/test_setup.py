@@ -253,6 +253,7 @@ def gate(lab: Lab) -> Iterator[Gate]:
         gate.open.set()
 
 
+@pytest.mark.nightly
 def test_ctrl_c_waits_till_everything_that_was_made_is_written_down(lab: Lab, gate: Gate) -> None:
     with lab.project.started("setup", "--yes") as process:
         assert gate.asked.wait(60)

@@ -14,7 +14,7 @@ from tests.support.harness import Project, until
 from tests.support.project_runs import in_bucket, last_run, pulled
 from tests.support.torchrun_job import cluster, job, line_of, nothing_runs, started, training
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.nightly]
 
 
 @pytest.fixture(scope="module")
@@ -24,7 +24,6 @@ def project(tmp_path_factory: pytest.TempPathFactory, engine: Any, torchrun_imag
         yield project
 
 
-@pytest.mark.nightly
 def test_every_slot_of_every_node_has_a_rank_and_the_next_run_continues_on_fewer(
     project: Project, engine: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -46,7 +45,6 @@ def test_every_slot_of_every_node_has_a_rank_and_the_next_run_continues_on_fewer
     nothing_runs(engine, project)
 
 
-@pytest.mark.nightly
 def test_the_exception_of_the_first_rank_to_fail_is_named_without_the_launchers_own(
     project: Project, engine: Any
 ) -> None:
@@ -60,7 +58,6 @@ def test_the_exception_of_the_first_rank_to_fail_is_named_without_the_launchers_
     nothing_runs(engine, project)
 
 
-@pytest.mark.nightly
 def test_without_its_torchrun_a_node_trains_on_and_is_stopped_all_the_same(project: Project, engine: Any) -> None:
     with training(project) as screen:
         code, output = run_in(engine, "t-torchrun-1", "pkill", "-KILL", "-f", "torchrun --nnodes")
@@ -87,7 +84,6 @@ def test_ctrl_c_detaches_and_a_rank_that_is_killed_ends_the_run(project: Project
     nothing_runs(engine, project)
 
 
-@pytest.mark.nightly
 def test_a_rank_that_never_comes_to_the_others_is_named_with_all_stacks(project: Project) -> None:
     project.configure(nodes=2, limits={"stuck": "20s"}, run={"launcher": "torchrun"})
     ended = project.hvdcloud("run", "--fresh", "--json", *job("stuck"), expect=7).json

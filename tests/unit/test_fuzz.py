@@ -13,7 +13,7 @@ import pytest
 from tests.fuzz.hostile import SCRIPTS
 from tests.fuzz.targets import TARGETS, seeds
 
-INPUTS = 100
+INPUTS = 50
 SEED = 1
 
 
