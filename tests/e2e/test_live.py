@@ -21,6 +21,7 @@ pytestmark = [
 
 ROOT = Path(__file__).resolve().parents[2]
 SECONDS = 900.0
+"""Its clusters live one after the other."""
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +51,7 @@ def test_an_hour_on_google_leaves_fixtures_and_nothing_else(cloud: Cloud, tmp_pa
     ) as screen:
         screen.wait_for(lambda text: "Type the project's name to begin" in text)
         screen.press(f"{PROJECT}\r")
-        code, printed = screen.end()
+        code, printed = screen.end(seconds=SECONDS)
     assert code == 0, printed.decode(errors="replace")[-6000:]
     assert cloud.left() == []
     assert not [kind for kind in resources(tmp_path / "terraform") if kind.endswith(("network", "repository"))]

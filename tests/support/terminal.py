@@ -56,13 +56,13 @@ class Terminal:
             if select.select([self._descriptor], [], [], 0.2)[0]:
                 assert self._read(), f"it has ended:\n{self.text}"
 
-    def end(self) -> tuple[int, bytes]:
+    def end(self, *, seconds: float = DEADLINE) -> tuple[int, bytes]:
         """The program's exit code, and everything that it printed."""
-        deadline = time.monotonic() + DEADLINE
+        deadline = time.monotonic() + seconds
         while select.select([self._descriptor], [], [], max(0.0, deadline - time.monotonic()))[0]:
             if not self._read():
                 return self.process.wait(timeout=DEADLINE), self.printed
-        raise AssertionError(f"it is still there after {DEADLINE:.0f} s:\n{self.text}")
+        raise AssertionError(f"it is still there after {seconds:.0f} s:\n{self.text}")
 
     def close(self) -> None:
         """Close the window."""
