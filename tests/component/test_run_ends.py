@@ -76,9 +76,8 @@ def pulled(files: int, *, complete: bool = True, ended: bool = True) -> PullResu
 
 def launch(result: RunResult, *, files: int = 12) -> Scene:
     gone = DownResult(cluster="digits", deleted=["a", "b", "c"], nothing_to_do=False, seconds=1.5)
-    return lambda console: show_end(
-        console, LocalPlatform(Config(name="digits")), result, pulled(files), gone, took=80.4, again="hvdcloud launch"
-    )
+    local = LocalPlatform(Config.model_validate({"name": "digits"}))
+    return lambda console: show_end(console, local, result, pulled(files), gone, took=80.4, again="hvdcloud launch")
 
 
 def raises(error: HvdcloudError) -> Scene:
