@@ -64,7 +64,7 @@ def _pytest(tests: list[str] | tuple[str, ...], *, mutant: Mutant | None) -> tup
             (root / mutant.file).write_text(mutant.patched(root) or "", encoding="utf-8")
         # No engine: a damaged package must not touch one.
         environment = {**os.environ, "PYTHONPATH": str(root), "DOCKER_HOST": f"unix://{folder}/no-engine"}
-        arguments = ["-q", "-x", "-m", "", "-p", "no:cacheprovider"]
+        arguments = ["-q", "-x", "-p", "no:cacheprovider"]
         arguments += [f"--timeout={TEST_SECONDS}", f"--basetemp={folder}/tests"]
         done = subprocess.run(
             [sys.executable, "-m", "pytest", *arguments, *tests],
