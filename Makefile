@@ -84,12 +84,13 @@ reference: setup ## docs/reference.md, from the commands and the configuration's
 	@$(BIN)/python -m tools.reference docs/reference.md
 
 record: setup base-image .cache/record/.complete ## docs/launch.svg: a terminal in which one experiment is launched on this machine
+	@[ -t 0 ] || { echo "make record records a terminal: start it in one"; exit 2; }
 	@folder=$$(mktemp -d /tmp/hvdcloud.XXXXXX) && trap 'rm -rf "$$folder"' EXIT && \
 		export HVDCLOUD_STATE_DIR="$$folder/state" && \
 		$(BIN)/hvdcloud init "$$folder/digits" && $(BIN)/hvdcloud -c "$$folder/digits/hvdcloud.yaml" build && \
-		cd "$$folder/digits" && PATH="$(BIN):$$PATH" TERM=dumb $(CURDIR)/.cache/record/bin/termtosvg \
-			$(CURDIR)/docs/launch.svg --screen-geometry 100x32 --max-frame-duration 1000 --loop-delay 8000 \
-			--command "hvdcloud launch"
+		cd "$$folder/digits" && PATH="$(BIN):$$PATH" TERM=xterm-256color $(CURDIR)/.cache/record/bin/termtosvg \
+			$(CURDIR)/docs/launch.svg --screen-geometry 100x32 --min-frame-duration 250 --max-frame-duration 1000 \
+			--loop-delay 8000 --command "sh -c 'echo \"\$$ hvdcloud launch\"; exec hvdcloud launch'"
 
 test-images: setup base-image ## the images for GPUs and newer TensorFlow, really built; no GPU needed
 	@$(BIN)/python -m pytest tests/images $(PYTEST_ARGS)
