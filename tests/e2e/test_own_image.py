@@ -233,11 +233,11 @@ def test_requirements_and_a_dockerfile_go_on_top_and_it_trains_on_two_nodes(
     script = "python -c 'import packaging; print(packaging.__version__)'; command -v tabulate"
     assert inside(engine, reference, script) == "25.0\n/opt/requirements/bin/tabulate"
     project.write("train.py", REDUCES)
-    # With Gloo the build has proved that Horovod works.
     with brought_up(project, engine):
-        out = project.hvdcloud("run", "--controller", "mpi").out
-        for rank in range(2):
-            assert f"[{rank}] rank {rank} of 2 sums 1 mine /srv/lib\n" in out
+        for controller in ("gloo", "mpi"):
+            out = project.hvdcloud("run", "--controller", controller).out
+            for rank in range(2):
+                assert f"[{rank}] rank {rank} of 2 sums 1 mine /srv/lib\n" in out
 
 
 @pytest.mark.parametrize(
