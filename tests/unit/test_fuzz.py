@@ -13,7 +13,7 @@ import pytest
 from tests.fuzz.hostile import SCRIPTS
 from tests.fuzz.targets import TARGETS, seeds
 
-INPUTS = 50
+INPUTS = 100
 SEED = 1
 
 
